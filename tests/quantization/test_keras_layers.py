@@ -181,7 +181,11 @@ def test_what_attention_layers_make() -> None:
     assert stated_layers(model, names) == {}
     found = stated_layers(model, names, names)
     ends = {
-        path: (layer.config["equation"], layer.built["input_shape"], layer.config["output_shape"])
+        path: (
+            layer.config["equation"],
+            layer.build_config["input_shape"],
+            layer.config["output_shape"],
+        )
         for path, (layer,) in found.items()
         if layer.kind == "EinsumDense"
     }

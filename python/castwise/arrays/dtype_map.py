@@ -253,13 +253,13 @@ def _axes(shape: Sequence[int]) -> int:
 
 def _is_like_default(key: str) -> bool:
     """Return True if one letter of "default" is wrong, or two are exchanged; case is ignored."""
-    first, second = key.lower(), DEFAULT
-    if abs(len(first) - len(second)) > 1:
+    name, default = key.lower(), DEFAULT
+    if abs(len(name) - len(default)) > 1:
         return False
     for _ in range(2):  # cut off what both begin and end with
-        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))])
-        first, second = first[same:][::-1], second[same:][::-1]
-    return max(len(first), len(second)) <= 1 or sorted(first) == sorted(second)
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(name, default, strict=False))])
+        name, default = name[same:][::-1], default[same:][::-1]
+    return max(len(name), len(default)) <= 1 or sorted(name) == sorted(default)
 
 
 _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}

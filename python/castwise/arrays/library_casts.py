@@ -58,7 +58,9 @@ class Library:
         plain = Rule((source,), (target,), PLAIN)
         if source == target:
             return plain
-        if any(_among(source, one) and _among(target, other) for one, other in self.lacks):
+        if any(
+            _among(source, kind) and _among(target, target_kind) for kind, target_kind in self.lacks
+        ):
             return None
         rules = (r for r in self.rules if _among(source, r.sources) and _among(target, r.targets))
         return next(rules, plain)

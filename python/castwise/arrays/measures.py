@@ -29,12 +29,12 @@ class LargestGap:
         self.place = 0  # where it is first
         self.values: tuple[float, float] | None = None  # there; None if nothing differs
 
-    def add(self, comparison: Comparison, one: Elements, other: Elements, start: int) -> None:
+    def add(self, comparison: Comparison, source: Elements, result: Elements, start: int) -> None:
         """Take the largest difference of two pieces that differ, which begin at `start`."""
         size, place = _largest_gap(comparison)
         if self.values is None or (size, -start - place) > (self.size, -self.place):
             self.size, self.place = size, start + place
-            self.values = _plain_value(one[place]), _plain_value(other[place])
+            self.values = _plain_value(source[place]), _plain_value(result[place])
 
 
 class Measures:
@@ -83,11 +83,11 @@ class Measures:
         return None if self._report is None else self._report.sqnr_db
 
     def compare_pieces(
-        self, one: NDArray[Any], other: NDArray[Any], *, threads: int | None = None
+        self, source: NDArray[Any], result: NDArray[Any], *, threads: int | None = None
     ) -> Comparison:
         """Compare two pieces, for `add`."""
         is_measured = not self._is_counted
-        return compare(one, other, measure=is_measured, threads=threads or self._threads)
+        return compare(source, result, measure=is_measured, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
         """Add what the cast lost that makes one of the other."""
@@ -97,12 +97,12 @@ class Measures:
         """Count elements that are the same."""
         self.count += count
 
-    def add_signal(self, one: NDArray[Any]) -> None:
+    def add_signal(self, source: NDArray[Any]) -> None:
         """Add equal elements, of which the ratio of signal and noise must know."""
-        self.add_report(cast(one, one.dtype, report=True, threads=self._threads)[1])
+        self.add_report(cast(source, source.dtype, report=True, threads=self._threads)[1])
 
     def add_cast(
-        self, one: NDArray[Any], other: NDArray[Any], report: CastReport, most_ulps: int | None
+        self, source: NDArray[Any], result: NDArray[Any], report: CastReport, most_ulps: int | None
     ) -> None:
         """Add a piece whose cast is the other one, and its report.
 
@@ -110,48 +110,48 @@ class Measures:
         """
         has_losses = report.saturated or report.overflowed or report.nan_in != report.nan_out
         if has_losses or (self._tolerances is not None and report.max_abs_error):
-            self.add(one, other, self.compare_pieces(one, other))
+            self.add(source, result, self.compare_pieces(source, result))
             return
         start = self.count
-        self.count += one.size
+        self.count += source.size
         self.different += report.count - report.exact
         self.add_report(report)
         if most_ulps is None or (self.max_ulp or 0) < most_ulps:
-            self._add_ulps(one, other, start)
+            self._add_ulps(source, result, start)
         for kind, most in enumerate((report.max_abs_error, report.max_rel_error)):
             if most > max(self._most_expected[kind], (self.gap.size, self.max_rel)[kind]):
                 self._most_expected[kind] = most
-                self._pieces_by_kind[kind] = one, other, start
+                self._pieces_by_kind[kind] = source, result, start
 
-    def add(self, one: NDArray[Any], other: Elements, comparison: Comparison) -> None:
+    def add(self, source: NDArray[Any], result: Elements, comparison: Comparison) -> None:
         """Add two pieces that were compared; of the second the elements that differ most."""
         start = self.count
-        self.count += one.size
+        self.count += source.size
         if comparison.report is not None:
             self.add_report(comparison.report)
         if not comparison.different:
             return
         self.different += comparison.different
-        self._take_largest(comparison, one, other, start)
+        self._take_largest(comparison, source, result, start)
         if self._source == self._target or self._is_counted:
             self._take_ulps(comparison, start)
         elif self.max_ulp is not None:
-            self._add_ulps(one, other, start)
+            self._add_ulps(source, result, start)
         if self._tolerances is not None:
-            self._add_beyond(one, other)
+            self._add_beyond(source, result)
 
     def _take_largest(
-        self, comparison: Comparison, one: Elements, other: Elements, start: int
+        self, comparison: Comparison, source: Elements, result: Elements, start: int
     ) -> None:
-        self.gap.add(comparison, one, other, start)
+        self.gap.add(comparison, source, result, start)
         most, place = comparison.largest_relative or (0.0, 0)
         if most and (most, -start - place) > (self.max_rel, -self.rel_place):
             self.max_rel, self.rel_place = most, start + place
-            self.rel_values = _plain_value(one[place]), _plain_value(other[place])
+            self.rel_values = _plain_value(source[place]), _plain_value(result[place])
 
-    def _add_ulps(self, one: NDArray[Any], other: NDArray[Any], start: int) -> None:
-        reference = cast(one, self._target, overflow="saturate", threads=self._threads)
-        self._take_ulps(compare(reference, other, threads=self._threads), start)
+    def _add_ulps(self, source: NDArray[Any], result: NDArray[Any], start: int) -> None:
+        reference = cast(source, self._target, overflow="saturate", threads=self._threads)
+        self._take_ulps(compare(reference, result, threads=self._threads), start)
 
     def _take_ulps(self, comparison: Comparison, start: int) -> None:
         ulps, place = comparison.largest_ulps or (0, 0)
@@ -160,16 +160,18 @@ class Measures:
 
     def locate(self) -> None:
         """Look for the places of the largest differences where they are not known."""
-        pieces = {start: (one, other) for one, other, start in self._pieces_by_kind.values()}
+        pieces = {
+            start: (source, result) for source, result, start in self._pieces_by_kind.values()
+        }
         self._pieces_by_kind = {}
-        for start, (one, other) in sorted(pieces.items()):
-            self._take_largest(self.compare_pieces(one, other), one, other, start)
+        for start, (source, result) in sorted(pieces.items()):
+            self._take_largest(self.compare_pieces(source, result), source, result, start)
 
-    def _add_beyond(self, one: NDArray[Any], other: NDArray[Any]) -> None:
+    def _add_beyond(self, source: NDArray[Any], result: NDArray[Any]) -> None:
         rtol, atol = self._tolerances or (0.0, 0.0)
         dtype = np.complex128 if self._complex else np.float64
         with np.errstate(all="ignore"):
-            wide_left, wide_right = one.astype(dtype), other.astype(dtype)
+            wide_left, wide_right = source.astype(dtype), result.astype(dtype)
             near = np.isclose(wide_right, wide_left, rtol=rtol, atol=atol, equal_nan=True)
         self.beyond += int(near.size - np.count_nonzero(near))
 

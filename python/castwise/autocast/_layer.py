@@ -232,7 +232,7 @@ class Layer(Builder):
                 f"layer {self.name!r} is built and takes no weight {name or ''!r}; call "
                 "add_weight in __init__ or in build."
             )
-        casts = experimental_autocast if autocast is None else autocast
+        is_cast = experimental_autocast if autocast is None else autocast
         dtype_of_weight = rules.weight_dtype(self, dtype)
         if initializer is None:
             initializer = "glorot_uniform" if "float" in dtype_of_weight else "zeros"
@@ -241,7 +241,7 @@ class Layer(Builder):
             checked_shape(() if shape is None else shape, rules.wrong_type),
             dtype_of_weight,
             trainable,
-            rules.autocasts(self, dtype_of_weight, True if casts is None else bool(casts)),
+            rules.autocasts(self, dtype_of_weight, True if is_cast is None else bool(is_cast)),
             name=name,
             path=self._path or self._name,
         )

@@ -485,6 +485,8 @@ def _loss_scale(scale: float) -> float:
     return scale
 
 
-def _check_equal(name: str, first: object, second: object, place: str) -> None:
-    if first != second:
-        raise ValueError(f"{name} {place} is {first!r} and {second!r}; add logs that agree in it.")
+def _check_equal(name: str, value: object, other_value: object, place: str) -> None:
+    if value != other_value:
+        raise ValueError(
+            f"{name} {place} is {value!r} and {other_value!r}; add logs that agree in it."
+        )

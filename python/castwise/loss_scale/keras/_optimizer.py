@@ -319,8 +319,8 @@ class LossScaleOptimizer(ArrayOptimizer):
 
 
 def _state_variables(machine: DynamicLossScale) -> list[Any]:
-    own = [np.zeros((), np.int32), np.zeros((), np.float32)]
-    return [*own, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
+    keras_state = [np.zeros((), np.int32), np.zeros((), np.float32)]
+    return [*keras_state, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
 
 
 def _is_single(grad: Any) -> bool:

@@ -9,8 +9,9 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays.lazy import LazyArray
-from castwise.quantization.arrays.views import Array, StoredArray, Views, grid_of_scales, views_of
-from castwise.quantization.producers.layouts import E4M3, E8M0, ceil_div
+from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
+from castwise.quantization.producers.geometry import ceil_div, grid_of_scales
+from castwise.quantization.producers.layouts import E4M3, E8M0
 
 _BYTE = 8
 _WORD_BITS = 32

@@ -18,6 +18,7 @@ from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
+from castwise.quantization.producers.geometry import MATRIX, codes_of_block, codes_of_container
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     GLOBAL,
@@ -37,7 +38,6 @@ from castwise.quantization.producers.stated import json_of
 _BYTE = 8
 _UE4M3_NAN = 0x7F
 _WORD_BITS = 32
-_MATRIX = 2
 _MAX_AXES = 4
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
 _EXTRAS = (
@@ -259,7 +259,7 @@ def _stated_shape(
     """Return the shape that the parts state, or what the caller states."""
     for part, tensor in match.parts.values():
         if part.use == "shape":
-            if tensor.array.size not in range(_MATRIX, _MAX_AXES + 1):
+            if tensor.array.size not in range(MATRIX, _MAX_AXES + 1):
                 raise ValueError(
                     f"{tensor.name!r} has {tensor.array.size} numbers, which is not the shape of a "
                     "matrix or a stack of them; fetch the checkpoint again."
@@ -267,8 +267,8 @@ def _stated_shape(
             stated_shape = tuple(int(n) for n in np.asarray(tensor.array).reshape(-1))
             if min(stated_shape) < 0:
                 raise ValueError(f"{tensor.name!r} has negative sizes, {stated_shape}.")
-            if len(stated_shape) == _MATRIX:  # of one matrix of a stack
-                stated_shape = (*match.payload.array.shape[:-_MATRIX], *stated_shape)
+            if len(stated_shape) == MATRIX:  # of one matrix of a stack
+                stated_shape = (*match.payload.array.shape[:-MATRIX], *stated_shape)
             if shape is not None and shape != stated_shape:
                 raise ValueError(f"shape={shape} is not valid; the parts state {stated_shape}.")
             return stated_shape
@@ -347,24 +347,21 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
     if storage.fields:
         sizes = dict(storage.fields)
         block_bytes = sum(sizes.values())
-        codes = sizes["data"] * _BYTE // (scheme.bits - int("high" in sizes))
         if data.shape[-1] % block_bytes:
             return None
-        return *data.shape[:-1], data.shape[-1] // block_bytes * codes
+        blocks = data.shape[-1] // block_bytes
+        return *data.shape[:-1], blocks * codes_of_block(sizes, scheme.bits)
     shape = data.shape
-    axis_count = _MATRIX if storage.split or storage.orientation else 1
+    axis_count = MATRIX if storage.split or storage.orientation else 1
     if len(shape) < axis_count:
         return None
     if storage.split:
         shape = (*shape[:-2], shape[-2] * shape[-1])
     if storage.orientation in ("parts", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
-    bits = data.dtype.itemsize * _BYTE
     packing = arguments.get("variant", storage.packing[0])
-    codes_per_row = (
-        bits // scheme.bits * shape[-1] if packing == "padded" else shape[-1] * bits // scheme.bits
-    )
-    shape = (*shape[:-1], codes_per_row)
+    codes = codes_of_container(scheme.bits, data.dtype.itemsize, packing)
+    shape = (*shape[:-1], int(shape[-1] * codes))
     if storage.orientation in ("weight", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     axis = arguments["axis"] % len(shape)

@@ -145,7 +145,7 @@ _ALIKE: dict[str, Any] = {
     "global_use": "multiply",
     "container": None,
     "split": False,
-    "grouped": False,
+    "has_groups": False,
     "read_only": False,
     "positive_zero": False,
     "unsigned_scales": False,

@@ -36,6 +36,7 @@ from castwise.quantization.arrays.views import (
     scale_dtype,
     views_of,
 )
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import ZERO, Storage
 from castwise.quantization.producers.registry import (
     find_recipe,
@@ -43,7 +44,6 @@ from castwise.quantization.producers.registry import (
 )
 from castwise.quantization.producers.schemes import Scheme, find_scheme, has_bias, has_global_scale
 
-_MATRIX = 2
 _SMALL = 1 << 14
 """Elements that are encoded, and compared with others, sooner than the core is told how."""
 
@@ -269,7 +269,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     stored_block = (1, size[1]) if row.global_scale else size
     views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored_block)
     _check_shape(views)
-    as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > _MATRIX and 0 not in shape
+    as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > MATRIX and 0 not in shape
     grid = (1, 1) if as_one else replace(views, block=size).grid
     powers = scale_rule is not None and row.rule is None
     scales = scale_dtype(views, dtype, powers=powers)

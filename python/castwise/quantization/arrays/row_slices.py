@@ -11,10 +11,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
-from castwise.quantization.producers.layouts import TILE, ceil_div
+from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, codes_of_container
 
-_BYTE = 8
-_MATRIX = 2
 Rows = TypeVar("Rows", bound=StoredArray)
 
 
@@ -60,7 +58,7 @@ def rows_of(
     """
     views = views_of(q)
     shape = views.shape
-    if len(shape) != _MATRIX + len(place) or views.axis % len(shape) < len(place):
+    if len(shape) != MATRIX + len(place) or views.axis % len(shape) < len(place):
         raise ValueError(f"rows of shape {shape} along axis {q.axis} cannot be decoded apart.")
     nested_block = int(q.extras.get("nested block", 1))
     axes, rows = _row_axes(views, nested_block), shape[-2]
@@ -105,20 +103,21 @@ def rows_of(
 def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
     """Say of each part that has rows how they lie in it."""
     storage, data, scale = views.storage, views.data_shape, views.scale_shape
-    per_byte = _codes(views, views.container.itemsize)
+    bits = views.scheme.bits - views.high_bits
+    per_container = codes_of_container(bits, views.container.itemsize, views.packing)
     if storage.flat:
         columns = max(views.shape[-1], 1)
         blocks = Fraction(views.block[1], columns)
         nested_rows = blocks * nested_block
         return {
-            "data": _RowAxis(data, 0, per_byte / columns),
+            "data": _RowAxis(data, 0, per_container / columns),
             "scale": _RowAxis(scale, 0, blocks),
             "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested_rows),
         }
     # Rows of the plain matrix are columns of the core's where codes are packed along them.
     across = views.is_transposed != (views.axis % len(views.shape) == len(views.shape) - 2)
     axis = int(across != (storage.orientation in ("parts", "pairs")))
-    whole = views.block[1] if storage.split else per_byte
+    whole = views.block[1] if storage.split else per_container
     parts = {
         "data": _RowAxis(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
         "high": _RowAxis(data, axis),
@@ -132,12 +131,6 @@ def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
         tile = TILE[0] if storage.tile is not None else 1
         of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
         parts["scale"] = parts["bias"] = _RowAxis(scale, of_block, Fraction(size), tile)
-        codes = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
+        codes = 1 if storage.zeros == "plain" else per_container
         parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * codes)
     return parts
-
-
-def _codes(views: Views, itemsize: int) -> Fraction:
-    """Count the codes that a container holds."""
-    width, bits = _BYTE * itemsize, views.scheme.bits - views.high_bits
-    return Fraction(width // bits) if views.packing == "padded" else Fraction(width, bits)

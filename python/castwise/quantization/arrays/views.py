@@ -18,21 +18,22 @@ from numpy.typing import DTypeLike, NDArray
 from castwise import _core
 from castwise._core import finfo
 from castwise.quantization.arrays._arguments import block_pair
-from castwise.quantization.producers.layouts import E4M3, E8M0, TILE, Layout, Storage, ceil_div
+from castwise.quantization.producers.geometry import (
+    MATRIX,
+    TILE,
+    block_grid,
+    ceil_div,
+    codes_of_block,
+    container_count,
+    padded_shape,
+)
+from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import known_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme
 
 Array = NDArray[Any]
-_WORD_BITS = 32
 _BYTE = 8
-_MATRIX = 2
-
-
-def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of scales without the axes inside of blocks, which ModelOpt's have."""
-    is_split = len(payload) == _MATRIX and len(scale) == 2 * _MATRIX and scale[1::2] == (1, 1)
-    return scale[::2] if is_split else scale
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -41,13 +42,6 @@ def dtype_of(name: str) -> np.dtype[Any]:
     if dtype is None:
         raise TypeError(f"{name} has no numpy dtype.")
     return dtype
-
-
-def containers(columns: int, bits: int, itemsize: int, packing: str) -> int:
-    """Count the containers of so many codes."""
-    if packing == "padded":
-        return ceil_div(columns, _WORD_BITS // bits)
-    return ceil_div(columns * bits, _BYTE * itemsize)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +86,7 @@ class Views:
     @cached_property
     def grid(self) -> tuple[int, ...]:
         """The blocks along each axis, as the core sees them."""
-        *stack, rows, columns = self.core_shape
-        high, wide = self.core_block
-        return *stack, ceil_div(rows, high or rows or 1), ceil_div(columns, wide or columns or 1)
+        return block_grid(self.core_shape, self.core_block)
 
     def of_weight(self, array: Array) -> Array:
         """View an array of `shape` as the core sees it; it must be contiguous if stored flat."""
@@ -123,14 +115,14 @@ class Views:
 
     def _containers(self, columns: int) -> int:
         bits = self.scheme.bits - self.high_bits
-        return containers(columns, bits, self.container.itemsize, self.packing)
+        return container_count(columns, bits, self.container.itemsize, self.packing)
 
     @cached_property
     def data_shape(self) -> tuple[int, ...]:
         """The shape of the payload as it is stored."""
         *stack, rows, columns = self.core_shape
         if self.storage.tile is not None:
-            rows, columns = self._padded_size(rows, columns)
+            rows, columns = padded_shape((rows, columns), self.storage.tile)
         count = self._containers(columns)
         if self.storage.flat:
             return (count, 1) if self.recipe is not None else (count,)
@@ -145,13 +137,8 @@ class Views:
     @cached_property
     def bytes_of_codes(self) -> int:
         """The codes of one block of bytes."""
-        sizes = dict(self.storage.fields)
-        bits = self.scheme.bits - self.high_bits
-        return sizes["data"] * _BYTE // bits if sizes else self.block[1]
-
-    def _padded_size(self, rows: int, columns: int) -> tuple[int, int]:
-        high, wide = self.storage.tile or (1, 1)
-        return ceil_div(rows, high) * high, ceil_div(columns, wide) * wide
+        fields = dict(self.storage.fields)
+        return codes_of_block(fields, self.scheme.bits) if fields else self.block[1]
 
     def of_data(self, data: Array) -> Array:
         """View the payload as the core sees it."""
@@ -174,17 +161,16 @@ class Views:
         if whole:
             return self.recipe.scalar if self.recipe else ()
         if self.storage.tile is not None and 0 not in self.block:
-            high, wide = self._padded_size(*self.core_shape[-2:])
-            blocks = ceil_div(high, self.block[0]), ceil_div(wide, self.block[1])
-            rows, columns = (ceil_div(n, t) * t for n, t in zip(blocks, TILE, strict=True))
+            matrix = padded_shape(self.core_shape[-2:], self.storage.tile)
+            rows, columns = padded_shape(block_grid(matrix, self.block), TILE)
         if self.storage.flat:
             return (columns,)
         if self.block == (1, 0) and self.recipe is not None and self.recipe.channels == 1:
             return *stack, rows * columns
         if self.storage.orientation in ("parts", "pairs"):
             rows, columns = columns, rows
-        is_split = min(self.block) > 1 and self.recipe is not None and self.recipe.blocks > _MATRIX
-        if is_split and len(self.shape) == _MATRIX:
+        is_split = min(self.block) > 1 and self.recipe is not None and self.recipe.blocks > MATRIX
+        if is_split and len(self.shape) == MATRIX:
             return rows, 1, columns, 1
         return (*stack, rows, columns) if len(self.shape) > 1 else (columns,)
 
@@ -222,7 +208,7 @@ class Views:
         if self.storage.zeros == "plain":
             return self.scale_shape
         shape = list(self.scale_shape)
-        if len(shape) < _MATRIX:
+        if len(shape) < MATRIX:
             raise ValueError(
                 f"scale has shape {self.scale_shape}; packed zero points need one of rows and "
                 "columns."

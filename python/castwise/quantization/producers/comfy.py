@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     OF_FP8,
@@ -16,12 +17,10 @@ from castwise.quantization.producers.layouts import (
     OF_U8,
     OTHER,
     SCALE,
-    TILE,
     ZERO,
     Layout,
     Part,
     Storage,
-    ceil_div,
 )
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.producer import (
@@ -48,12 +47,7 @@ from castwise.quantization.producers.stated import (
     parsed_object,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import (
-    MATRIX,
-    StoredWeight,
-    Undecodable,
-    WeightForm,
-)
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import FLOAT_BITS, matrices, usual
 from castwise.quantization.producers.written import (
     EncodedModules,
@@ -188,19 +182,16 @@ def _rule(case: StoredWeight) -> WeightForm:
     return WeightForm(scheme, case.block(), true_shape)
 
 
-def _check_shape(case: StoredWeight, shape: object, padded_shape: tuple[int, ...]) -> None:
+def _check_shape(case: StoredWeight, shape: object, payload_shape: tuple[int, ...]) -> None:
     """Refuse a shape without padding that is not that of the payload, or of the bias."""
     lengths = shape if isinstance(shape, list) else []
     padding = _PADDING[case.scheme]
     counts = [count if type(count) is int and count > 0 else 0 for count in lengths]
-    outer, inner = (
-        counts[:-MATRIX],
-        [ceil_div(count, padding) * padding for count in counts[-MATRIX:]],
-    )
-    if (*outer, *inner) != padded_shape:
+    multiples = [1] * len(counts[:-MATRIX]) + [padding] * len(counts[-MATRIX:])
+    if padded_shape(counts, multiples) != payload_shape:
         raise Undecodable(
             f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has the shape "
-            f"{padded_shape}, padded to {padding}"
+            f"{payload_shape}, padded to {padding}"
         )
     bias = _bias(case)
     if bias is not None and bias.shape[-1:] != (counts[-MATRIX],):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization.producers._float8_statements import read_fp8
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     OF_E8M0,
@@ -25,7 +26,6 @@ from castwise.quantization.producers.layouts import (
 from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
 from castwise.quantization.producers.shared_layouts import INPUTS, PLAIN, scale_part
 from castwise.quantization.producers.stated import constant_reader
-from castwise.quantization.producers.stored_weight import MATRIX
 from castwise.quantization.producers.written import (
     EncodedModules,
     Statements,

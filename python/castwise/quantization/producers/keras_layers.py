@@ -17,14 +17,10 @@ from typing import Any
 import numpy as np
 
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
+from castwise.quantization.producers.geometry import MATRIX, ceil_div
 from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import (
-    MATRIX,
-    StoredWeight,
-    Undecodable,
-    WeightForm,
-)
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (
@@ -273,7 +269,7 @@ def _with_mode(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
         if shape == plain:
             return replace(layer, mode=I8)
         rows, columns = _matrix(layer, plain)
-        if shape == (rows, -(-columns // 2)):
+        if shape == (rows, ceil_div(columns, 2)):
             groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
             numbers = () if groups is None else case.lazy(groups)[...]
             size = int(np.count_nonzero(numbers == 0)) if len(numbers) else None
@@ -330,10 +326,10 @@ def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ..
     rows, (columns, groups) = case.matrix()[1], case.shape(scale)
     bits = _BYTE if layer.bits != _BYTE // 2 else layer.bits
     _check_split(case, plain, (rows, columns))
-    size = layer.block or -(-rows // max(groups, 1))
+    size = layer.block or ceil_div(rows, max(groups, 1))
     shapes = {
-        case.payload: (-(-columns * bits // _BYTE), rows),
-        scale: (columns, -(-rows // size) if layer.block else groups),
+        case.payload: (ceil_div(columns * bits, _BYTE), rows),
+        scale: (columns, ceil_div(rows, size) if layer.block else groups),
         zero: case.shape(scale),
         **dict.fromkeys(extras, (rows,)),
     }

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import TypeVar
 
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import BYTES
 from castwise.quantization.producers.names import Described
 
 _VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 
-_MATRIX = 2
 
 KERAS_FLOAT8 = tuple(
     f"keras_float8_{of}_{kind}"
@@ -53,7 +53,7 @@ def _roles(variables: list[Info]) -> list[tuple[Info, str]]:
 
     A bias may stand before the scale, and only the last of two vectors after a kernel is one.
     """
-    kernels = [info for info in variables if info.format in BYTES and len(info.shape) >= _MATRIX]
+    kernels = [info for info in variables if info.format in BYTES and len(info.shape) >= MATRIX]
     if not kernels:
         state = variables[-len(KERAS_FLOAT8) :]
         return [*zip(state, KERAS_FLOAT8, strict=True)] if _is_float8_state(state) else []

@@ -12,9 +12,6 @@ from castwise._core import finfo, formats
 EXPERTS = ("gate_up_proj", "down_proj")
 """Parameters of experts in one tensor, which have no "weight" of their own."""
 
-TILE = (128, 4)
-"""Rows and columns of scales that some producers store together."""
-
 SCALE = "scale"
 ACTIVATION = "activation"
 GLOBAL = "global scale"
@@ -139,8 +136,3 @@ class Layout:
     parameters: tuple[str, ...] = ()
     # How its arrays are read and written; None if they are only recognised.
     storage: Storage | None = None
-
-
-def ceil_div(count: int, size: int) -> int:
-    """Divide, and round up."""
-    return -(-count // size)

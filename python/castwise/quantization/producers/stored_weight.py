@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.names import Described
-
-MATRIX = 2
 
 
 class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)

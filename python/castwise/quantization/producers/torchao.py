@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     FLOAT8,
@@ -18,12 +19,10 @@ from castwise.quantization.producers.layouts import (
     OF_U8,
     OF_WORD,
     SCALE,
-    TILE,
     U8,
     ZERO,
     Layout,
     Part,
-    ceil_div,
 )
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.schemes import schemes
@@ -36,12 +35,7 @@ from castwise.quantization.producers.stated import (
     pair_of_sizes,
     parsed_object,
 )
-from castwise.quantization.producers.stored_weight import (
-    MATRIX,
-    StoredWeight,
-    Undecodable,
-    WeightForm,
-)
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import GRANULARITY, matrices
 
 _NAME, _BYTE = "torchao", 8
@@ -167,8 +161,8 @@ def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> WeightFor
     columns = width if loose else case.whole(row.bits, width, _BYTE)
     grid = *stack, rows, columns // size
     if is_tiled:  # 128x4 of scales as 32x16
-        high, wide = TILE[0] // 4, TILE[1] * 4
-        grid = *stack, ceil_div(rows, TILE[0]) * high, ceil_div(grid[-1], TILE[1]) * wide
+        high, wide = padded_shape((rows, grid[-1]), TILE)
+        grid = *stack, high // 4, wide * 4
     if columns % size or case.shape(case.scale()) != grid:
         raise case.wrong(case.scale(), f"the shape {grid}")
     if is_tiled and stack and rows % TILE[0]:

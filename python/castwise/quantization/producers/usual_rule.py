@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import FLOAT8, I8, OF_E8M0, U8
 from castwise.quantization.producers.schemes import schemes
-from castwise.quantization.producers.stored_weight import (
-    MATRIX,
-    StoredWeight,
-    Undecodable,
-    WeightForm,
-)
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _BYTE = 8
 

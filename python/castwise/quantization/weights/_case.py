@@ -13,23 +13,19 @@ from castwise import _core
 from castwise.quantization.arrays.arrays import QuantizedArray
 from castwise.quantization.arrays.from_parts import recognized_parts
 from castwise.quantization.arrays.lazy import LazyArray, Range
-from castwise.quantization.arrays.views import dtype_of, grid_of_scales
+from castwise.quantization.arrays.views import dtype_of
 from castwise.quantization.producers.found import QuantizedWeight
-from castwise.quantization.producers.layouts import (
-    ACTIVATION,
-    SCALE,
+from castwise.quantization.producers.geometry import (
+    MATRIX,
     TILE,
-    ZERO,
     ceil_div,
+    grid_of_scales,
+    padded_shape,
 )
+from castwise.quantization.producers.layouts import ACTIVATION, SCALE, ZERO
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.stated import json_of
-from castwise.quantization.producers.stored_weight import (
-    MATRIX,
-    StoredWeight,
-    Undecodable,
-    WeightForm,
-)
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]
 """Reads of a tensor, given its name, what is within ranges, one for each axis."""
@@ -108,7 +104,7 @@ class Case(StoredWeight):
 def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
     """See the scales of blocks of rows, which are stored in tiles, as they lie in the weight."""
     *_, rows, columns = grid
-    high, wide = TILE[0], ceil_div(columns, TILE[1]) * TILE[1]
+    high, (_, wide) = TILE[0], padded_shape((rows, columns), TILE)
     stored_rows = scales.shape[-2] // max(ceil_div(rows, high), 1)  # of a row of tiles
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:

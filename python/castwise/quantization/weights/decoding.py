@@ -21,11 +21,12 @@ from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.geometry import MATRIX, codes_of_block
 from castwise.quantization.producers.layouts import GLOBAL
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import MATRIX, Undecodable, WeightForm
+from castwise.quantization.producers.stored_weight import Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import usual
 from castwise.quantization.weights._case import Case, Read
 
@@ -243,4 +244,4 @@ def _width_of(case: Case, size: int) -> int:
     """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
     _, fields = block_layout(case.scheme, size)
-    return fields["data"] * 8 // (scheme.bits - int("high" in fields))
+    return codes_of_block(fields, scheme.bits)

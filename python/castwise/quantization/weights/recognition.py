@@ -8,12 +8,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from castwise.quantization.arrays.views import grid_of_scales
 from castwise.quantization.producers.attention import scale_of_attention
 from castwise.quantization.producers.configs import Statement, statements
 from castwise.quantization.producers.contradictions import Contradiction, contradictions
 from castwise.quantization.producers.foreign import with_foreign
 from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization.producers.geometry import MATRIX, block_grid, grid_of_scales
 from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
@@ -32,7 +32,6 @@ from castwise.quantization.producers.registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers.schemes import may_hold
 from castwise.quantization.producers.shared_layouts import FP8_SCALE
 from castwise.quantization.producers.stated import Stated
-from castwise.quantization.producers.stored_weight import MATRIX
 
 _WEIGHT = "weight"
 
@@ -445,8 +444,8 @@ def _grid(
         return None
     *experts, rows, columns = info.shape
     if match.layout.storage is not None and match.layout.storage.orientation == "parts":
-        return (*experts, -(-rows * codes // block[1]), -(-columns // block[0]))
-    return (*experts, -(-rows // block[0]), -(-columns * codes // block[1]))
+        return block_grid((*experts, rows * codes, columns), block[::-1])
+    return block_grid((*experts, rows, columns * codes), block)
 
 
 def _codes_in_byte(scheme: str) -> int | None:
