@@ -30,7 +30,7 @@ SOURCES = [
 NUMPYS_OWN = {"bool", "float16", "float32", "float64", "complex64", "complex128"}
 """Words that also name types of the languages, or functions of numpy."""
 OF_OTHERS = {
-    "compressed_tensors.py": {"uint8"},  # what it calls scales that are powers of two
+    "_compressed_tensors.py": {"uint8"},  # what it calls scales that are powers of two
     "_config.py": {"bfloat16"},  # what transformers loads
     "recognition.py": {"int4"},  # the end of a scheme's name
     "_values.py": {"int32"},  # what Keras makes of an integer
