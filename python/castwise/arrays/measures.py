@@ -195,8 +195,3 @@ def _kinds(source: str, target: str) -> tuple[Sequence[str], int]:
 def _plain_value(number: Any) -> float:  # noqa: ANN401  (of any format)
     """Return an element as a float; of a complex number the real part."""
     return complex(number).real
-
-
-def plain_number(value: float | None) -> float | str | None:
-    """Return a number for JSON; text if it is not finite."""
-    return value if value is None or math.isfinite(value) else str(value)

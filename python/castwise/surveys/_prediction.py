@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,6 +23,7 @@ from castwise.rendering.sheet import Sheet, Table
 from castwise.surveys._responses import DEPTHS, Response, response, spread_points
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields
+from castwise.text.plain import plain_fields
 
 _POINTS = 256
 """Representatives of a binade."""
@@ -123,12 +124,7 @@ class Prediction(Rendered):
             rows.append((field.name, text))
         return [Table.of((), rows, 1)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; a ratio that is not finite is text, one not known null."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.sqnr_db is not None and not math.isfinite(self.sqnr_db):
-            values["sqnr_db"] = str(self.sqnr_db)
-        return values
+    to_dict = plain_fields
 
 
 def predict(

@@ -10,7 +10,6 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import Any
 
-from castwise.arrays.measures import plain_number
 from castwise.checkpoint.comparison._scale_shifts import shifts_text
 from castwise.checkpoint.comparison.explanations import CastExplanation
 from castwise.checkpoint.results.report import SCHEMA
@@ -18,6 +17,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import printable, shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
+from castwise.text.plain import plain_number
 from castwise.text.wording import argument
 
 _COLUMNS = 80
