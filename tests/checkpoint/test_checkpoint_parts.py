@@ -144,10 +144,10 @@ def test_an_end_that_was_killed(folder: Path, tmp_path: Path, suffix: str, at: s
     rows = checkpoint.cast_file(folder, alone, "bfloat16").rows
     program = (
         "import os, signal, sys; from castwise import checkpoint; "
-        "from castwise.checkpoint.running import parts_module, _to_file, _to_folder; "
+        "from castwise.checkpoint.running import parts as parts_module, to_file, to_folder; "
         "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL); "
         "at, new = sys.argv[1:]; "
-        "[setattr(_to_file, 'put_file', kill), setattr(_to_folder, 'put_folder', kill)] "
+        "[setattr(to_file, 'put_file', kill), setattr(to_folder, 'put_folder', kill)] "
         "if at == 'between' else setattr(parts_module.RunParts, '_remove', kill) "
         "if at == 'after' else setattr(parts_module, '_identity', kill); "
         "checkpoint.finish(new)"
@@ -734,7 +734,7 @@ RUN_OR_DIE = """
 import json, os, signal, sys
 from castwise import checkpoint
 from castwise.checkpoint.files import temporary_names
-from castwise.checkpoint.running import parts_module
+from castwise.checkpoint.running import parts as parts_module
 parts_module._PIECE_BYTES = 20_000
 source, new, runs = sys.argv[1:]
 def run(dtype, part, left):
