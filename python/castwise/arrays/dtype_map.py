@@ -220,7 +220,8 @@ class DtypeMap(Rendered):
             text = str(error).replace(_CHOICE, "") if self.all_kinds else str(error)
             raise ValueError(f"{self.origin}: {text}") from error
         if match is None:
-            is_short = shape is not None and _axes(shape) < self.least_axes
+            # One number per channel has one axis longer than 1, however it is stored.
+            is_short = shape is not None and sum(n > 1 for n in shape) < self.least_axes
             if floating and (is_short or (self.keeps is not None and self.keeps(name))):
                 return Decision(None, None, MAP)
             target = self.default if floating else None
@@ -244,11 +245,6 @@ def mapping_in(path: Path) -> dict[str, Any]:
 
 def _is_float(target: str | None) -> bool:
     return target is not None and finfo(target).kind == "float"
-
-
-def _axes(shape: Sequence[int]) -> int:
-    """Count the axes longer than 1: one number per channel has one, however it is stored."""
-    return sum(length > 1 for length in shape)
 
 
 def _is_like_default(key: str) -> bool:

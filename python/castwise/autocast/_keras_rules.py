@@ -94,9 +94,9 @@ class KerasRules(Rules):
             return DISABLED
         return scope_of(compute)
 
-    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, wants_cast: bool) -> bool:
         """Return what the author asked for: layers of one dtype cast their weights, too."""
-        return requested
+        return wants_cast
 
     def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's."""

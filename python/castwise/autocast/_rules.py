@@ -76,7 +76,7 @@ class Rules(ABC):
         """Return the scope of a layer's call within the scope `outer`."""
 
     @abstractmethod
-    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, wants_cast: bool) -> bool:
         """Tell whether scopes cast a new weight, if its author wants that."""
 
     @abstractmethod

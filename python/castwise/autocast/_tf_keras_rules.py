@@ -140,10 +140,10 @@ class TfKerasRules(Rules):
         """Return the layer's own scope, whatever `outer` is."""
         return scope_of(layer.compute_dtype or "")
 
-    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, wants_cast: bool) -> bool:
         """Tell whether it is a float, and the layer stores and computes in different dtypes."""
         is_mixed = layer.compute_dtype != layer.variable_dtype
-        return requested and is_mixed and dtype.startswith(FLOATS)
+        return wants_cast and is_mixed and dtype.startswith(FLOATS)
 
     def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's; set an open policy of the layer to it."""

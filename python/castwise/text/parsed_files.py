@@ -38,7 +38,9 @@ def parse_bytes(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """
     text = _decode(data, path)
     try:
-        return _parse_toml(text) if path.suffix.lower() == _TOML else _parse_json(text)
+        if path.suffix.lower() == _TOML:
+            return _parse_toml(text)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
         raise ValueError(f"{path}: {error}") from error
 
@@ -78,10 +80,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key {key!r} stands twice")
         mapping[key] = value
     return mapping
-
-
-def _parse_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_without_duplicates)
 
 
 def _parse_toml(text: str) -> object:

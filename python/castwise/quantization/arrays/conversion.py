@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -215,12 +216,8 @@ class PowerRange:
             setattr(
                 self,
                 which,
-                candidate if extreme is None else pick(extreme, candidate, key=_exponent_of),
+                candidate if extreme is None else pick(extreme, candidate, key=itemgetter(0)),
             )
-
-
-def _exponent_of(candidate: tuple[int, tuple[int, ...]]) -> int:
-    return candidate[0]
 
 
 def common_power(ranges: Mapping[str, PowerRange]) -> int:

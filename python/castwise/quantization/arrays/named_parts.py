@@ -110,7 +110,8 @@ def _dtype_of_scales(q: StoredArray, target: Views) -> np.dtype[Any]:
 def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
     """Say which bytes another producer does not store alike; the first reason is the best one."""
     of, by, layout = q.recipe or "q", target.recipe.name if target.recipe else "", target.layout
-    if layout.storage is None or not _is_named(target) or _needs_metadata(target):
+    needs_metadata = target.recipe is None or target.recipe.needs_metadata
+    if layout.storage is None or not _is_named(target) or needs_metadata:
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
     parts_of_q = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
@@ -198,10 +199,6 @@ def marker_of(views: Views) -> Array | None:
     if form.shape_key is not None and views.storage.tile is not None:
         state[form.shape_key] = list(views.shape)
     return _json_bytes(state)
-
-
-def _needs_metadata(views: Views) -> bool:
-    return views.recipe is not None and views.recipe.needs_metadata
 
 
 def _state(q: StoredArray, views: Views) -> Array:

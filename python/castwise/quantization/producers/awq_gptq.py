@@ -9,7 +9,7 @@ import numpy as np
 
 from castwise.quantization.producers._module_entries import module_values, tensors_of
 from castwise.quantization.producers.layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
-from castwise.quantization.producers.producer import Configuration, Producer, Section, Transcoding
+from castwise.quantization.producers.producer import Configuration, Producer, Transcoding
 from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import (
     METHOD_KEYS,
@@ -145,14 +145,6 @@ def _rule_of_gptq(case: StoredWeight) -> WeightForm:
     )
 
 
-def _section_of_awq(config: Mapping[str, Any]) -> Section:
-    return _method_of(config, "awq"), config
-
-
-def _section_of_gptq(config: Mapping[str, Any]) -> Section:
-    return _method_of(config, "gptq"), config
-
-
 AWQ = Producer(
     "awq",
     (
@@ -178,7 +170,7 @@ AWQ = Producer(
         {"awq": _read},
         undecodable=_undecodable,
         config_file="quant_config.json",
-        file_section=_section_of_awq,
+        file_section=lambda config: (_method_of(config, "awq"), config),
     ),
     transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )
@@ -199,7 +191,7 @@ GPTQ = Producer(
         {"gptq": _read},
         undecodable=_undecodable,
         config_file="quantize_config.json",
-        file_section=_section_of_gptq,
+        file_section=lambda config: (_method_of(config, "gptq"), config),
     ),
     transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )
