@@ -28,7 +28,7 @@ from castwise.quantization.producers.registry import TYPED, decoder_of_type, fin
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stored_weight import Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import usual
-from castwise.quantization.weights._case import Case, Read
+from castwise.quantization.weights._lazy_weight import LazyWeight, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def decoding(
 
     Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
     """
-    case = Case(weight, tensors, read, section)
+    case = LazyWeight(weight, tensors, read, section)
     if weight.recipes == (TYPED,):
         return _of_blocks(case, axis, arithmetic)
     recipe, description = _describe_weight(case)
@@ -95,7 +95,7 @@ def decoding(
     return _of_array(q, description)
 
 
-def _describe_weight(case: Case) -> tuple[str, WeightForm]:
+def _describe_weight(case: LazyWeight) -> tuple[str, WeightForm]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     producers = [find_recipe(name) for name in case.weight.recipes]
     if case.weight.by_shapes and len(producers) > 1:
@@ -162,7 +162,7 @@ def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding:
+def _of_blocks(case: LazyWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
     """Plan how blocks of bytes, each with its scales, are decoded.
 
     The matrices of experts that are not named as a weight are those of transformers, transposed.
@@ -231,7 +231,7 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
     return replace(plan, values=values)
 
 
-def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
+def _factors(case: LazyWeight, stack: Sequence[int]) -> list[LazyArray]:
     """Return what a weight is multiplied by: one number for each expert, or one."""
     factors = [case.lazy(name) for name, role in case.weight.parts.items() if role == GLOBAL]
     for factor in factors:
@@ -240,7 +240,7 @@ def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
     return factors
 
 
-def _width_of(case: Case, size: int) -> int:
+def _width_of(case: LazyWeight, size: int) -> int:
     """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
     _, fields = block_layout(case.scheme, size)

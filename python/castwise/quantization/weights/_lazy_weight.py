@@ -31,7 +31,7 @@ Read = Callable[[str, Sequence[Range]], NDArray[Any]]
 """Reads of a tensor, given its name, what is within ranges, one for each axis."""
 
 
-class Case(StoredWeight):
+class LazyWeight(StoredWeight):
     """One weight whose stored tensors are read."""
 
     def __init__(
