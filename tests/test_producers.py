@@ -14,7 +14,7 @@ from castwise.quantization.producers.registry import PRODUCERS
 
 PACKAGE = Path(castwise.__file__).parent
 FOLDER = PACKAGE / "quantization" / "producers"
-TABLES = (FOLDER / "_registry.py", FOLDER / "_consumers.py")
+TABLES = (FOLDER / "registry.py", FOLDER / "consumers.py")
 """Those of all producers, and of who loads what they write."""
 MODULES = {
     "aqlm": "unread.py",
@@ -50,10 +50,10 @@ OTHER_MEANINGS = {
     "comfy.py": {"awq"},  # the algorithm
     "keras.py": {"awq"},
     "modelopt.py": {"awq"},
-    "_keras_layers.py": {"awq", "gptq", "keras"},  # modes of Keras, and the package
-    "_keras_names.py": {"awq"},
+    "keras_layers.py": {"awq", "gptq", "keras"},  # modes of Keras, and the package
+    "keras_names.py": {"awq"},
     "_module_entries.py": {"gptq"},  # what auto-round packs as
-    "_packing.py": {"awq"},  # an order of codes in words
+    "packing.py": {"awq"},  # an order of codes in words
 }
 
 SOURCES = [
@@ -136,7 +136,7 @@ def test_few_sources_name_gguf() -> None:
         "_options.py",
         "text/spelling.py",
         "checkpoint/containers/registry.py",
-        *(f"quantization/producers/{name}.py" for name in ("_consumers", "_registry", "gguf")),
+        *(f"quantization/producers/{name}.py" for name in ("consumers", "registry", "gguf")),
     }
 
 
@@ -147,7 +147,9 @@ def test_other_meanings_are_still_there() -> None:
 
 
 def test_every_producer_has_a_module() -> None:
-    modules = {path.name for path in FOLDER.glob("*.py") if path.name[0] != "_"} - {"protocol.py"}
+    modules = {
+        path.name for path in FOLDER.glob("*.py") if " = Producer(\n" in path.read_text("utf-8")
+    }
     assert modules == {*MODULES.values(), *ALSO_NAMED.values()}
     names = {producer.name for producer in PRODUCERS} - {"keras", "deepseek-v4"}
     assert names == set(MODULES)
