@@ -142,7 +142,7 @@ def test_the_range_of_a_format_is_that_of_its_numbers(name: str) -> None:
     assert 2.0**band.smallest <= row.smallest_subnormal < 2.0 ** (band.smallest + 1)
     assert 2.0**band.normal == row.smallest_normal
     assert 2.0**band.largest <= row.max < 2.0 ** (band.largest + 1)
-    moved = band.moved(-3)
+    moved = band.shift(-3)
     assert (moved.largest, moved.largest - moved.smallest) == (-3, band.largest - band.smallest)
 
 

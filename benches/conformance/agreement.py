@@ -63,9 +63,9 @@ def settled(rule: Rule, array: NDArray[Any], target: str) -> NDArray[np.bool_]:
             kept &= ~nan
         if recipe.overflow == "raise":
             kept &= ~_beyond(array, target, recipe.rounding) | nan
-        if rule.unsettled is not None:
+        if rule.open_range is not None:
             magnitudes = np.abs(numbers)
-            low, high = rule.unsettled
+            low, high = rule.open_range
             kept &= ~((magnitudes >= low) & (magnitudes < high)).any(axis=1)
     return kept
 

@@ -112,13 +112,13 @@ def explained(first: Path, second: Path) -> list[Any]:
 def test_every_scheme_that_is_written(tmp_path: Path, name: str, stacked: bool) -> None:
     """Quantised, decoded, and stored as other producers do: each is named, shared scales too."""
     row = ROWS[name]
-    kind = "gpt_oss" if row.transposed else "mistral4"
+    kind = "gpt_oss" if row.is_transposed else "mistral4"
     source, out = model(tmp_path / "source", stacked=kind if stacked else None), tmp_path / "out"
     try:
         checkpoint.quantize_file(source, out, row.scheme, recipe=row.recipe)  # type: ignore[arg-type]
     except CheckpointError:
         # Experts in one tensor are those of two producers, of which one writes nothing else.
-        assert (stacked and not row.stacks) or row.transposed or row.only_named
+        assert (stacked and not row.stacks) or row.is_transposed or row.only_named
         return
     found = explained(source, out)
     assert {options["scheme"] for options in found} == {row.scheme}

@@ -122,4 +122,4 @@ def test_python_keeps_its_words(tmp_path: Path) -> None:
     with wording.worded_for_command("cast"):
         assert wording.argument("max_shard_size", "5GB") == "--max-shard-size 5GB"
     assert wording.argument("max_shard_size") == "max_shard_size"
-    assert wording.quoted(r"a\.b") == r"'a\\.b'"
+    assert wording.quote(r"a\.b") == r"'a\\.b'"

@@ -14,9 +14,9 @@ from castwise import checkpoint
 from castwise.cli import main
 from castwise.quantization.producers.foreign import _Siblings
 from castwise.quantization.producers.layouts import Layout
-from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.registry import PRODUCERS
-from castwise.quantization.weights.recognition import recognized
+from castwise.quantization.weights.recognition import recognize
 from producer_models import MODELS, Decodable, write
 
 INVENTED = ("global_scale", "smooth_scale", "channel_scale", "scales2", "weight_scale_2", "zeta")
@@ -38,12 +38,12 @@ def tensors_of(layout: Layout) -> dict[str, Stored]:
     """Every tensor of a layout, in a module."""
     stem = layout.parameters[0] if layout.parameters else "weight"
     weight = f"model.layer.{stem}"
-    parts = {beside(part.name, weight): part for part in layout.parts}
+    parts = {name_part(part.name, weight): part for part in layout.parts}
     found = {
         name: Stored(name, (part.formats or ("float32",))[0], (64, 4))
         for name, part in parts.items()
     }
-    payload = beside(layout.payload, weight) if layout.payload else weight
+    payload = name_part(layout.payload, weight) if layout.payload else weight
     return {payload: Stored(payload, (layout.formats or ("uint8",))[0], (64, 64)), **found}
 
 
@@ -53,7 +53,7 @@ def tensors_of(layout: Layout) -> dict[str, Stored]:
 )
 def test_every_layout_of_the_table(recipe: str, layout: Layout) -> None:
     tensors = tensors_of(layout)
-    known = recognized(tensors.values(), {}, {})
+    known = recognize(tensors.values(), {}, {})
     assert known is not None
     (weight,) = known.weights
     assert weight.foreign == ()
@@ -63,7 +63,7 @@ def test_every_layout_of_the_table(recipe: str, layout: Layout) -> None:
         if name in tensors:
             continue
         other = Stored(name, "float32", (1,))
-        found = recognized([*tensors.values(), other], {}, {})
+        found = recognize([*tensors.values(), other], {}, {})
         assert found is not None
         (again,) = found.weights
         # A name of the table may belong to another layout of the same payload, and is used then.
@@ -75,7 +75,7 @@ def test_every_layout_of_the_table(recipe: str, layout: Layout) -> None:
             assert tail in INVENTED
     others = [Stored(f"model.layer.{tail}", "float32", (1,)) for tail in KNOWN]
     if recipe != "keras":
-        found = recognized([*tensors.values(), *others], {}, {})
+        found = recognize([*tensors.values(), *others], {}, {})
         assert found is not None
         assert found.weights[0].foreign == ()
 

@@ -181,7 +181,11 @@ def test_what_attention_layers_make() -> None:
     assert stated_layers(model, names) == {}
     found = stated_layers(model, names, names)
     ends = {
-        path: (layer.config["equation"], layer.built["input_shape"], layer.config["output_shape"])
+        path: (
+            layer.config["equation"],
+            layer.build_config["input_shape"],
+            layer.config["output_shape"],
+        )
         for path, (layer,) in found.items()
         if layer.kind == "EinsumDense"
     }
@@ -214,7 +218,7 @@ def test_rows_of_joined_axes(shape: list[int], joined: int, ends: tuple[int, ...
     lazy = LazyArray("x", whole.shape, whole.dtype, whole.shape, box).as_rows(wanted.shape)
     first, last = sorted(number % rows for number in ends[:2])
     left, right = sorted(number % wanted.shape[1] for number in ends[2:])
-    columns = slice(left, right + 1) if lazy.stored == wanted.shape else slice(None)
+    columns = slice(left, right + 1) if lazy.stored_shape == wanted.shape else slice(None)
     got = lazy[first : last + 1, columns]
     np.testing.assert_array_equal(got, wanted[first : last + 1, columns])
     inside = rows // shape[0]

@@ -9,7 +9,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Quantization, TensorInfo
 from castwise.quantization.producers.registry import PRODUCERS
-from castwise.quantization.weights.recognition import recognized
+from castwise.quantization.weights.recognition import recognize
 from producer_models import (
     FLOATS,
     FORMATS,
@@ -107,7 +107,7 @@ def test_a_model_that_is_not_quantised(tmp_path: Path, name: str) -> None:
             infos = [
                 TensorInfo(name, FORMATS[code], "", code, shape, 0) for name, (code, shape) in cast
             ]
-            assert recognized(infos, PLAIN, {}) is None
+            assert recognize(infos, PLAIN, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_every_recipe_reads_its_own_weights(tmp_path: Path, row: Any, kind: str)
 
 def _holds(row: Any, shape: tuple[int, ...]) -> bool:
     """Whether a weight has whole blocks and tiles, which the producer stores."""
-    if row.transposed:  # experts alone, as (in, out)
+    if row.is_transposed:  # experts alone, as (in, out)
         shape = (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 2 else (0, 1)
     block = row.block or row.row.block
     pairs = zip(shape[-2:], row.tile, strict=True)

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from castwise._core import cast, finfo
-from castwise.environment.entry_points import load_entry, offered, package_of
+from castwise.environment.entry_points import entry_points_of, load_entry, package_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -319,7 +319,7 @@ def _load(module: str) -> Adapter | None:
     if module in BUILT_IN:
         own_adapter: Adapter = import_module(BUILT_IN[module]).ADAPTER
         return own_adapter
-    if (entry := offered(GROUP).get(module)) is None:
+    if (entry := entry_points_of(GROUP).get(module)) is None:
         return None
     subject = f"the adapter for {module}, {entry.value} of {package_of(entry)},"
     return checked_adapter(load_entry(entry, subject), subject)

@@ -20,7 +20,7 @@ from castwise.arrays.dtype_map import DtypeMap
 from castwise.arrays.leaves import array_dtype, is_rebuilt
 from castwise.arrays.seeding import tensor_seed
 from castwise.rendering.text import unused_lines
-from castwise.text.spelling import unused
+from castwise.text.spelling import unused_patterns
 
 Tree = TypeVar("Tree")
 Key = TypeVar("Key")
@@ -146,7 +146,7 @@ def cast_tree(
     if isinstance(tree, str | bytes | os.PathLike):
         raise TypeError(f"tree={tree!r} is a path; castwise.checkpoint.cast_file casts files.")
     walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
-    result = walk.below(tree, "")
+    result = walk.cast_below(tree, "")
     walk.warn_of_unused()
     return result
 
@@ -221,7 +221,7 @@ class Walk:
         except (TypeError, ValueError, OverflowError) as error:
             raise_at(path, error)
         if adapter is not None and children is not None:
-            pairs = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
+            pairs = [(key, self.cast_below(child, f"{path}/{key}")) for key, child in children]
             return rebuilt(adapter, leaf, pairs)
         # What no format describes, as jax's random keys, is cast only if a key of the map says so.
         every = has_format and not self.only_floating
@@ -240,7 +240,7 @@ class Walk:
             self.casts[place] = (array, cast_at(array, target, path, self.options))
         return self.casts[place][1]
 
-    def below(self, tree: object, path: str) -> object:
+    def cast_below(self, tree: object, path: str) -> object:
         """Cast a tree below a path."""
         path = path.removeprefix("/")
         needs_paths = self.targets.keys.items() or self.options.get("seed") is not None
@@ -272,5 +272,5 @@ class Walk:
         if not self.targets.all_kinds:
             return
         hits = {key: int(key in self.keys_used) for key, _ in self.targets.keys.items()}
-        if lines := unused_lines(unused(hits, self.paths)):
+        if lines := unused_lines(unused_patterns(hits, self.paths)):
             warnings.warn("\n".join(lines), UserWarning, stacklevel=stacklevel)

@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike
 
 from castwise import _core
 from castwise.arrays.adapter_registry import array_adapter, elements_of
-from castwise.arrays.measures import Measures, plain_fields
+from castwise.arrays.measures import Measures
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief_fields, short
+from castwise.text.plain import plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,7 @@ class Comparison(Rendered):
         """Return a table of the numbers."""
         return [Table.of((), [(row.name, short(getattr(self, row.name))) for row in fields(self)])]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; a number that is not finite is text."""
-        return plain_fields(self)
+    to_dict = plain_fields
 
 
 def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Comparison:

@@ -32,7 +32,7 @@ from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief, counted, listed
 from castwise.text.parsed_files import parsed_mapping, text_in
 from castwise.text.spelling import suggestion, typed_values
-from castwise.text.wording import about, argument, quoted
+from castwise.text.wording import about, argument, quote
 
 KEEP = "keep"
 """The target of arrays that are not cast."""
@@ -117,7 +117,7 @@ class DtypeMap(Rendered):
             try:
                 keys.insert(key, _policy_target(value, role))
             except ValueError as error:
-                raise ValueError(about(f"key {quoted(key)}", error)) from error
+                raise ValueError(about(f"key {quote(key)}", error)) from error
         default = _policy_target(policy.default_policy, role)
         return cls(default, keys, "policy map", **_OF_POLICY)
 
@@ -159,7 +159,7 @@ class DtypeMap(Rendered):
                 raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
             if isinstance(value, Mapping):
                 raise TypeError(
-                    f"{origin}: key {quoted(key)} holds a table, not a format; "
+                    f"{origin}: key {quote(key)} holds a table, not a format; "
                     "in TOML, put a pattern with dots in quotes"
                 )
             try:
@@ -167,19 +167,19 @@ class DtypeMap(Rendered):
             except TypeError as error:
                 likely = suggestion(value, [KEEP]).rstrip().capitalize()
                 reason = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
-                raise TypeError(f"{origin}: key {quoted(key)}: {reason}") from error
+                raise TypeError(f"{origin}: key {quote(key)}: {reason}") from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
                 raise ValueError(
-                    f"{origin}: key {quoted(key)}: did you mean {DEFAULT!r}? "
+                    f"{origin}: key {quote(key)}: did you mean {DEFAULT!r}? "
                     f"For an array of that name, write '({key})'"
                 )
             else:
                 try:
                     keys.insert(key, target)
                 except ValueError as error:
-                    raise ValueError(about(f"{origin}: key {quoted(key)}", error)) from error
+                    raise ValueError(about(f"{origin}: key {quote(key)}", error)) from error
         return cls(default, keys, origin, has_default=DEFAULT in mapping)
 
     @classmethod
@@ -220,7 +220,8 @@ class DtypeMap(Rendered):
             text = str(error).replace(_CHOICE, "") if self.all_kinds else str(error)
             raise ValueError(f"{self.origin}: {text}") from error
         if match is None:
-            is_short = shape is not None and _axes(shape) < self.least_axes
+            # One number per channel has one axis longer than 1, however it is stored.
+            is_short = shape is not None and sum(n > 1 for n in shape) < self.least_axes
             if floating and (is_short or (self.keeps is not None and self.keeps(name))):
                 return Decision(None, None, MAP)
             target = self.default if floating else None
@@ -246,20 +247,15 @@ def _is_float(target: str | None) -> bool:
     return target is not None and finfo(target).kind == "float"
 
 
-def _axes(shape: Sequence[int]) -> int:
-    """Count the axes longer than 1: one number per channel has one, however it is stored."""
-    return sum(length > 1 for length in shape)
-
-
 def _is_like_default(key: str) -> bool:
     """Return True if one letter of "default" is wrong, or two are exchanged; case is ignored."""
-    left, right = key.lower(), DEFAULT
-    if abs(len(left) - len(right)) > 1:
+    name, default = key.lower(), DEFAULT
+    if abs(len(name) - len(default)) > 1:
         return False
     for _ in range(2):  # cut off what both begin and end with
-        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
-        left, right = left[same:][::-1], right[same:][::-1]
-    return max(len(left), len(right)) <= 1 or sorted(left) == sorted(right)
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(name, default, strict=False))])
+        name, default = name[same:][::-1], default[same:][::-1]
+    return max(len(name), len(default)) <= 1 or sorted(name) == sorted(default)
 
 
 _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}

@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     targets: tuple[str, ...]
     recipe: Recipe | None  # None where no options give the library's bits
     reason: str = ""  # why the recipe raises, or why there is none
-    unsettled: tuple[float, float] | None = None  # magnitudes that have no single answer
+    open_range: tuple[float, float] | None = None  # magnitudes that have no single answer
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class Library:
         plain = Rule((source,), (target,), PLAIN)
         if source == target:
             return plain
-        if any(_among(source, left) and _among(target, right) for left, right in self.lacks):
+        if any(
+            _among(source, kind) and _among(target, target_kind) for kind, target_kind in self.lacks
+        ):
             return None
         rules = (r for r in self.rules if _among(source, r.sources) and _among(target, r.targets))
         return next(rules, plain)
@@ -147,7 +149,7 @@ def cast_like(
             f"report=True: with like={like!r}, {source} to {target} is not one rounding; leave "
             "report or like out."
         )
-    if rule.unsettled is not None:
+    if rule.open_range is not None:
         _refuse_unsettled(array, like, rule)
     try:
         return recipe.cast(array, dtype, **options)
@@ -163,7 +165,7 @@ def cast_like(
 
 def _refuse_unsettled(array: NDArray[Any], like: str, rule: Rule) -> None:
     """Raise ValueError for values for which a library has no single answer."""
-    low, high = rule.unsettled or (0.0, 0.0)
+    low, high = rule.open_range or (0.0, 0.0)
     numbers = np.ascontiguousarray(array).view(array.real.dtype).ravel()
     magnitudes = np.abs(numbers)
     places = np.flatnonzero((magnitudes >= low) & (magnitudes < high))

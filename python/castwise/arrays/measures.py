@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -30,12 +29,12 @@ class LargestGap:
         self.place = 0  # where it is first
         self.values: tuple[float, float] | None = None  # there; None if nothing differs
 
-    def add(self, comparison: Comparison, left: Elements, right: Elements, start: int) -> None:
+    def add(self, comparison: Comparison, source: Elements, result: Elements, start: int) -> None:
         """Take the largest difference of two pieces that differ, which begin at `start`."""
         size, place = _largest_gap(comparison)
         if self.values is None or (size, -start - place) > (self.size, -self.place):
             self.size, self.place = size, start + place
-            self.values = _plain_value(left[place]), _plain_value(right[place])
+            self.values = _plain_value(source[place]), _plain_value(result[place])
 
 
 class Measures:
@@ -68,7 +67,7 @@ class Measures:
             self.max_ulp = None
         self.ulp_place = 0
         self.rel_place = 0
-        self._unlocated: dict[int, Piece] = {}
+        self._pieces_by_kind: dict[int, Piece] = {}
         self._most_expected = [0.0, 0.0]
         self.rel_values: tuple[float, float] | None = None
         self._report: CastReport | None = None
@@ -83,12 +82,12 @@ class Measures:
         """The ratio of signal and noise, of the numbers that are finite in both."""
         return None if self._report is None else self._report.sqnr_db
 
-    def compared(
-        self, left: NDArray[Any], right: NDArray[Any], *, threads: int | None = None
+    def compare_pieces(
+        self, source: NDArray[Any], result: NDArray[Any], *, threads: int | None = None
     ) -> Comparison:
         """Compare two pieces, for `add`."""
         is_measured = not self._is_counted
-        return compare(left, right, measure=is_measured, threads=threads or self._threads)
+        return compare(source, result, measure=is_measured, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
         """Add what the cast lost that makes one of the other."""
@@ -98,12 +97,12 @@ class Measures:
         """Count elements that are the same."""
         self.count += count
 
-    def add_signal(self, left: NDArray[Any]) -> None:
+    def add_signal(self, source: NDArray[Any]) -> None:
         """Add equal elements, of which the ratio of signal and noise must know."""
-        self.add_report(cast(left, left.dtype, report=True, threads=self._threads)[1])
+        self.add_report(cast(source, source.dtype, report=True, threads=self._threads)[1])
 
     def add_cast(
-        self, left: NDArray[Any], right: NDArray[Any], report: CastReport, most_ulps: int | None
+        self, source: NDArray[Any], result: NDArray[Any], report: CastReport, most_ulps: int | None
     ) -> None:
         """Add a piece whose cast is the other one, and its report.
 
@@ -111,48 +110,48 @@ class Measures:
         """
         has_losses = report.saturated or report.overflowed or report.nan_in != report.nan_out
         if has_losses or (self._tolerances is not None and report.max_abs_error):
-            self.add(left, right, self.compared(left, right))
+            self.add(source, result, self.compare_pieces(source, result))
             return
         start = self.count
-        self.count += left.size
+        self.count += source.size
         self.different += report.count - report.exact
         self.add_report(report)
         if most_ulps is None or (self.max_ulp or 0) < most_ulps:
-            self._add_ulps(left, right, start)
+            self._add_ulps(source, result, start)
         for kind, most in enumerate((report.max_abs_error, report.max_rel_error)):
             if most > max(self._most_expected[kind], (self.gap.size, self.max_rel)[kind]):
                 self._most_expected[kind] = most
-                self._unlocated[kind] = left, right, start
+                self._pieces_by_kind[kind] = source, result, start
 
-    def add(self, left: NDArray[Any], right: Elements, comparison: Comparison) -> None:
-        """Add two pieces that were `compared`; of the second the elements that differ most."""
+    def add(self, source: NDArray[Any], result: Elements, comparison: Comparison) -> None:
+        """Add two pieces that were compared; of the second the elements that differ most."""
         start = self.count
-        self.count += left.size
+        self.count += source.size
         if comparison.report is not None:
             self.add_report(comparison.report)
         if not comparison.different:
             return
         self.different += comparison.different
-        self._take_largest(comparison, left, right, start)
+        self._take_largest(comparison, source, result, start)
         if self._source == self._target or self._is_counted:
             self._take_ulps(comparison, start)
         elif self.max_ulp is not None:
-            self._add_ulps(left, right, start)
+            self._add_ulps(source, result, start)
         if self._tolerances is not None:
-            self._add_beyond(left, right)
+            self._add_beyond(source, result)
 
     def _take_largest(
-        self, comparison: Comparison, left: Elements, right: Elements, start: int
+        self, comparison: Comparison, source: Elements, result: Elements, start: int
     ) -> None:
-        self.gap.add(comparison, left, right, start)
+        self.gap.add(comparison, source, result, start)
         most, place = comparison.largest_relative or (0.0, 0)
         if most and (most, -start - place) > (self.max_rel, -self.rel_place):
             self.max_rel, self.rel_place = most, start + place
-            self.rel_values = _plain_value(left[place]), _plain_value(right[place])
+            self.rel_values = _plain_value(source[place]), _plain_value(result[place])
 
-    def _add_ulps(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
-        rounded = cast(left, self._target, overflow="saturate", threads=self._threads)
-        self._take_ulps(compare(rounded, right, threads=self._threads), start)
+    def _add_ulps(self, source: NDArray[Any], result: NDArray[Any], start: int) -> None:
+        reference = cast(source, self._target, overflow="saturate", threads=self._threads)
+        self._take_ulps(compare(reference, result, threads=self._threads), start)
 
     def _take_ulps(self, comparison: Comparison, start: int) -> None:
         ulps, place = comparison.largest_ulps or (0, 0)
@@ -161,17 +160,19 @@ class Measures:
 
     def locate(self) -> None:
         """Look for the places of the largest differences where they are not known."""
-        pieces = {start: (left, right) for left, right, start in self._unlocated.values()}
-        self._unlocated = {}
-        for start, (left, right) in sorted(pieces.items()):
-            self._take_largest(self.compared(left, right), left, right, start)
+        pieces = {
+            start: (source, result) for source, result, start in self._pieces_by_kind.values()
+        }
+        self._pieces_by_kind = {}
+        for start, (source, result) in sorted(pieces.items()):
+            self._take_largest(self.compare_pieces(source, result), source, result, start)
 
-    def _add_beyond(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+    def _add_beyond(self, source: NDArray[Any], result: NDArray[Any]) -> None:
         rtol, atol = self._tolerances or (0.0, 0.0)
         dtype = np.complex128 if self._complex else np.float64
         with np.errstate(all="ignore"):
-            ahead, behind = left.astype(dtype), right.astype(dtype)
-            near = np.isclose(behind, ahead, rtol=rtol, atol=atol, equal_nan=True)
+            wide_left, wide_right = source.astype(dtype), result.astype(dtype)
+            near = np.isclose(wide_right, wide_left, rtol=rtol, atol=atol, equal_nan=True)
         self.beyond += int(near.size - np.count_nonzero(near))
 
 
@@ -194,29 +195,3 @@ def _kinds(source: str, target: str) -> tuple[Sequence[str], int]:
 def _plain_value(number: Any) -> float:  # noqa: ANN401  (of any format)
     """Return an element as a float; of a complex number the real part."""
     return complex(number).real
-
-
-def plain_number(value: float | None) -> float | str | None:
-    """Return a number for JSON; text if it is not finite."""
-    return value if value is None or math.isfinite(value) else str(value)
-
-
-def plain_fields(instance: Any, **properties: str) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
-    """Return the fields of a dataclass for JSON, and properties after the fields that they name."""
-    names = [row.name for row in fields(instance)]
-    for name, before in properties.items():
-        names.insert(names.index(before) + 1, name)
-    return {name: _plain(getattr(instance, name)) for name in names}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401  (of JSON)
-    """Return a value for JSON: lists for sequences, text for numbers that are not finite."""
-    if isinstance(value, float):
-        return plain_number(value)
-    if isinstance(value, tuple | list):
-        return [*map(_plain, value)]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if is_dataclass(value):
-        return value.to_dict() if hasattr(value, "to_dict") else plain_fields(value)
-    return value

@@ -82,16 +82,16 @@ class Recipe:
     def cast(self, array: NDArray[Any], dtype: Any, **options: Any) -> Any:  # noqa: ANN401
         """Cast an array by it, with the options of `castwise.cast` that it leaves open."""
         if self.flushed in {"source", "both"}:
-            array = _flushed(array)
+            array = _flush(array)
         if self.through is not None:
             array = self._step(array, threads=options.get("threads"))
         if self.flushed == "step":
-            array = _flushed(array)
+            array = _flush(array)
         result = cast(array, dtype, scale=self.factor, **self.options, **options)
         if self.flushed in {"result", "both"}:
             if options.get("out") is None:
-                return _flushed(result)
-            result[...] = _flushed(result)
+                return _flush(result)
+            result[...] = _flush(result)
         return result
 
     def applied_with_report(
@@ -178,21 +178,21 @@ class Recipe:
 
 def loses(source: str, target: str) -> bool:
     """Return True if some value of a format is not one of another."""
-    left, right = finfo(source), finfo(target)
-    if left.kind != "float" or right.kind != "float":
+    source_format, target_format = finfo(source), finfo(target)
+    if source_format.kind != "float" or target_format.kind != "float":
         return True
     # A widened mantissa loses nothing if the exponents reach as far, with subnormals.
     return not (
-        left.mantissa_bits <= right.mantissa_bits
-        and left.max <= right.max
-        and left.smallest_subnormal >= right.smallest_subnormal
+        source_format.mantissa_bits <= target_format.mantissa_bits
+        and source_format.max <= target_format.max
+        and source_format.smallest_subnormal >= target_format.smallest_subnormal
     )
 
 
-def _flushed(array: NDArray[Any]) -> NDArray[Any]:
+def _flush(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array with zeros of the same sign in place of its subnormals."""
     if array.dtype.kind == "c":
-        return _flushed(np.ascontiguousarray(array).view(array.real.dtype)).view(array.dtype)
+        return _flush(np.ascontiguousarray(array).view(array.real.dtype)).view(array.dtype)
     info = finfo(array.dtype)
     if info.kind != "float" or not info.mantissa_bits or not info.exponent_bits:
         return array

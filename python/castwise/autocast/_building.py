@@ -27,7 +27,7 @@ class Builder(Holder):
     _rules: ClassVar[Any] = None
     _path: str | None = None
     _building: bool = False
-    _locked: bool = False
+    _is_locked: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -83,7 +83,7 @@ class Builder(Holder):
         outer = current()
         with _one_at_a_time(self), self._locate(outer):
             count = len(self._variables)
-            before = enter(outer.scope, self._path or "", outer.in_call)
+            frame = enter(outer.scope, self._path or "", outer.in_call)
             self._building = True
             try:
                 build(self, *args, **kwargs)
@@ -93,7 +93,7 @@ class Builder(Holder):
                 raise
             finally:
                 self._building = False
-                leave(before)
+                leave(frame)
             self._finish()
 
     @contextmanager
@@ -111,7 +111,7 @@ class Builder(Holder):
 
     def _finish(self) -> None:
         self.built = True
-        self._locked = self._rules.locks
+        self._is_locked = self._rules.locks
 
 
 @contextmanager

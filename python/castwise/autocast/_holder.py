@@ -14,17 +14,17 @@ class Holder:
     _trainable: bool
 
     def __setattr__(self, name: str, value: object) -> None:
-        before = vars(self).get(name)
+        previous = vars(self).get(name)
         if isinstance(value, AutoCastVariable | Holder):
             self._check_new(name, value)
         super().__setattr__(name, value)
-        if before is not value and self._forgets_replaced():
-            self._forget(before, [value] if isinstance(value, AutoCastVariable) else [])
+        if previous is not value and self._forgets_replaced():
+            self._forget(previous, [value] if isinstance(value, AutoCastVariable) else [])
 
     def __delattr__(self, name: str) -> None:
-        before = vars(self).get(name)
+        previous = vars(self).get(name)
         super().__delattr__(name)
-        self._forget(before, [])
+        self._forget(previous, [])
 
     def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
         """Raise ValueError if the holder accepts no further variable or holder."""
@@ -48,7 +48,7 @@ class Holder:
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
-        for member in _below(self):
+        for member in _members_below(self):
             if isinstance(member, Holder):
                 member._trainable = bool(value)
             else:
@@ -57,7 +57,7 @@ class Holder:
     @property
     def variables(self) -> list[AutoCastVariable]:
         """Its weights, trainable ones first, then those of the layers that it holds."""
-        return [member for member in _below(self) if isinstance(member, AutoCastVariable)]
+        return [member for member in _members_below(self) if isinstance(member, AutoCastVariable)]
 
     @property
     def weights(self) -> list[AutoCastVariable]:
@@ -75,7 +75,7 @@ class Holder:
         return self.trainable_variables
 
 
-def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
+def _members_below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
     """Yield the holder, its variables, then its layers with theirs; each once."""
     ids: set[int] = set()
 

@@ -40,7 +40,7 @@ class KerasRules(Rules):
         """Call `castwise.dtype_policies.get`."""
         return dtype_policies.get(dtype)
 
-    def serialized(self, policy: object) -> Any:
+    def serialize(self, policy: object) -> Any:
         """Return the dictionary that Keras writes for a policy."""
         return dtype_policies.serialize(policy)
 
@@ -94,9 +94,9 @@ class KerasRules(Rules):
             return DISABLED
         return scope_of(compute)
 
-    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, wants_cast: bool) -> bool:
         """Return what the author asked for: layers of one dtype cast their weights, too."""
-        return requested
+        return wants_cast
 
     def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's."""

@@ -110,7 +110,7 @@ class Layer(Builder):
         self._name = (
             names.automatic(type(self).__name__)
             if name is None
-            else names.checked(name, rules.wrong_type)
+            else names.check_name(name, rules.wrong_type)
         )
         self._trainable = trainable
         self.autocast = autocast
@@ -224,7 +224,7 @@ class Layer(Builder):
         """
         rules = self._checked_rules()
         if name:
-            names.checked(name, rules.wrong_type)
+            names.check_name(name, rules.wrong_type)
         if isinstance(shape, str):
             raise rules.wrong_type(f"shape={shape!r} is a name; pass it as name={shape!r}.")
         if self._takes_no_more():
@@ -232,7 +232,7 @@ class Layer(Builder):
                 f"layer {self.name!r} is built and takes no weight {name or ''!r}; call "
                 "add_weight in __init__ or in build."
             )
-        requested = experimental_autocast if autocast is None else autocast
+        is_cast = experimental_autocast if autocast is None else autocast
         dtype_of_weight = rules.weight_dtype(self, dtype)
         if initializer is None:
             initializer = "glorot_uniform" if "float" in dtype_of_weight else "zeros"
@@ -241,7 +241,7 @@ class Layer(Builder):
             checked_shape(() if shape is None else shape, rules.wrong_type),
             dtype_of_weight,
             trainable,
-            rules.autocasts(self, dtype_of_weight, True if requested is None else bool(requested)),
+            rules.autocasts(self, dtype_of_weight, True if is_cast is None else bool(is_cast)),
             name=name,
             path=self._path or self._name,
         )
@@ -257,7 +257,7 @@ class Layer(Builder):
             )
 
     def _takes_no_more(self) -> bool:
-        return self._locked and not self._building
+        return self._is_locked and not self._building
 
     def _forgets_replaced(self) -> bool:
         return self._rules is not None and self._rules.forgets_replaced
@@ -299,11 +299,11 @@ class Layer(Builder):
             args, kwargs = self._first_call(outer, args, kwargs)
         else:
             args, kwargs = rules.arguments(self, args, kwargs)
-        before = enter(rules.scope(self, outer.scope), self._path or "", True)
+        frame = enter(rules.scope(self, outer.scope), self._path or "", True)
         try:
             outputs = self.call(*args, **kwargs)
         finally:
-            leave(before)
+            leave(frame)
         # Outer layers get arrays that stay narrow, callers get numpy's.
         return outputs if outer.in_call else _without_rules(outputs)
 
@@ -328,7 +328,7 @@ class Layer(Builder):
         config = {
             "name": self._name,
             "trainable": self._trainable,
-            "dtype": self._rules.serialized(self._dtype_policy),
+            "dtype": self._rules.serialize(self._dtype_policy),
         }
         if not self.autocast:
             config["autocast"] = False

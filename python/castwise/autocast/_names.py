@@ -10,7 +10,7 @@ _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 
 
-def checked(name: object, wrong_type: type[Exception] = ValueError) -> str:
+def check_name(name: object, wrong_type: type[Exception] = ValueError) -> str:
     """Return a name, once it is checked.
 
     ValueError if it is empty or would make a path ambiguous, `wrong_type` if it is not a str.

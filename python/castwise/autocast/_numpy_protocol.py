@@ -26,7 +26,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
     ndim: Any
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray[Any]:
-        array = self._converted()
+        array = self._as_array()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
                 raise ValueError(
@@ -35,7 +35,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
             return cast(array, dtype)
         return np.array(array) if copy else array
 
-    def _converted(self) -> NDArray[Any]:
+    def _as_array(self) -> NDArray[Any]:
         array: NDArray[Any] = plain(self.value)
         return array
 

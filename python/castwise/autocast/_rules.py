@@ -54,7 +54,7 @@ class Rules(ABC):
         """Return the policy for the argument `dtype` of a layer."""
 
     @abstractmethod
-    def serialized(self, policy: object) -> Any:
+    def serialize(self, policy: object) -> Any:
         """Return a policy as layers' configs have it."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Rules(ABC):
         """Return the scope of a layer's call within the scope `outer`."""
 
     @abstractmethod
-    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, wants_cast: bool) -> bool:
         """Tell whether scopes cast a new weight, if its author wants that."""
 
     @abstractmethod

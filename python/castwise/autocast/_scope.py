@@ -49,14 +49,14 @@ def current() -> Frame:
 
 def enter(scope: AutocastScope | None, path: str, in_call: bool) -> Frame:
     """Enter a frame; return a token for `leave`."""
-    before: Frame = open_frame(_frame.get())
-    _frame.set(Frame(get_ident(), scope, path, in_call, before))
-    return before
+    frame: Frame = open_frame(_frame.get())
+    _frame.set(Frame(get_ident(), scope, path, in_call, frame))
+    return frame
 
 
-def leave(before: Frame) -> None:
+def leave(frame: Frame) -> None:
     """Restore the frame before an `enter`, whatever has been entered since."""
-    _frame.set(before)
+    _frame.set(frame)
 
 
 class AutocastScope:
@@ -128,9 +128,9 @@ class AutocastScope:
 
     def __exit__(self, *_: object) -> None:
         mine = [block for block in self._blocks if block.thread == get_ident()]
-        inside = self._innermost_of(mine)
+        innermost = self._innermost_of(mine)
         # Else an asynchronous generator is closed in another context than that of its block.
-        candidates = mine[::-1] if inside is None else [inside]
+        candidates = mine[::-1] if innermost is None else [innermost]
         block = next((block for block in candidates if end_here(_frame, block)), None)
         if block is None and candidates:
             block = candidates[0]

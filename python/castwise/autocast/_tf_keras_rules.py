@@ -43,7 +43,7 @@ class TfKerasVariable(AutoCastVariable):
         """Return a copy of what is stored."""
         return np.array(plain(self._array))
 
-    def _converted(self) -> NDArray[Any]:
+    def _as_array(self) -> NDArray[Any]:
         array: NDArray[Any] = plain(self._array)
         return array
 
@@ -84,7 +84,7 @@ class TfKerasRules(Rules):
             )
         return get_policy(dtype)
 
-    def serialized(self, policy: object) -> Any:
+    def serialize(self, policy: object) -> Any:
         """Return the name of the dtype for a policy of one dtype, else its dictionary."""
         return serialize(policy)
 
@@ -122,12 +122,12 @@ class TfKerasRules(Rules):
             return structures.map_leaves(narrow, inputs)
         dtype = numpy_dtype(compute)
 
-        def converted(leaf: object) -> Any:
+        def convert(leaf: object) -> Any:
             if not isinstance(leaf, np.ndarray) or leaf.dtype == dtype:
                 return narrow(leaf)
             return narrow(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
 
-        return structures.map_leaves(converted, inputs)
+        return structures.map_leaves(convert, inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the shape of the first argument."""
@@ -140,10 +140,10 @@ class TfKerasRules(Rules):
         """Return the layer's own scope, whatever `outer` is."""
         return scope_of(layer.compute_dtype or "")
 
-    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, wants_cast: bool) -> bool:
         """Tell whether it is a float, and the layer stores and computes in different dtypes."""
         is_mixed = layer.compute_dtype != layer.variable_dtype
-        return requested and is_mixed and dtype.startswith(FLOATS)
+        return wants_cast and is_mixed and dtype.startswith(FLOATS)
 
     def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's; set an open policy of the layer to it."""

@@ -71,7 +71,7 @@ def given_once(add_weight: _Method) -> _Method:
     """Raise Keras' ValueError for an argument that is given by position and by name."""
 
     @functools.wraps(add_weight)
-    def checked(self: object, *args: object, **options: object) -> Any:
+    def wrapper(self: object, *args: object, **options: object) -> Any:
         for name, value in zip(("shape", "initializer", "dtype"), args, strict=False):
             if name in options:
                 raise ValueError(
@@ -80,7 +80,7 @@ def given_once(add_weight: _Method) -> _Method:
                 )
         return add_weight(self, *args, **options)
 
-    return checked  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 def natural_dtype(value: object) -> np.dtype[Any]:

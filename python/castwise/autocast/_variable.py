@@ -76,7 +76,7 @@ class AutoCastVariable(NumpyProtocol):
         name: str | None = None,
         path: str = "",
     ) -> None:
-        self._name = names.checked(name) if name else names.automatic("variable")
+        self._name = names.check_name(name) if name else names.automatic("variable")
         self._path = f"{path}/{self._name}" if path else self._name
         self.trainable = bool(trainable)
         self._overwrite_with_gradient = False

@@ -37,7 +37,7 @@ from castwise.rendering.exponents import Histogram, joint_axis
 from castwise.rendering.sheet import Exponents, Lines, Section, Sheet, Table
 from castwise.rendering.words import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
-from castwise.text.brief import brief, brief_fields, counted, cut, listed
+from castwise.text.brief import brief, brief_fields, counted, listed, shorten
 from castwise.text.spelling import suggestion
 from castwise.text.wording import given
 
@@ -140,7 +140,7 @@ class CheckpointSurvey(Rendered):
     def __repr__(self) -> str:
         return brief(
             self,
-            repr(cut(str(self.source), 60)),
+            repr(shorten(str(self.source), 60)),
             counted(len(self.tensors), "tensor"),
             counted(sum(tensor.count for tensor in self.tensors), "element"),
             f"for {listed(self.targets)}",

@@ -16,7 +16,7 @@ from castwise.environment.defaults import floatx
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief, counted, short
-from castwise.text.spelling import unused
+from castwise.text.spelling import unused_patterns
 
 _MISSING = object()
 
@@ -270,7 +270,7 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
                 hits[key] = hits.get(key, 0) + 1
             also = tuple(other for other in keys if other != key)
             matches[path] = PathMatch(key, policy, exact, also)
-        return Explanation(matches, hits, unused(hits, matches))
+        return Explanation(matches, hits, unused_patterns(hits, matches))
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of this map, as Keras writes them.

@@ -52,9 +52,9 @@ def policy_scope(policy: Policy | str | None) -> Iterator[None]:
     ...     global_policy()
     <Policy "mixed_float16">
     """
-    before = _in_force["policy"]
+    previous = _in_force["policy"]
     set_global_policy(policy)
     try:
         yield
     finally:
-        _in_force["policy"] = before
+        _in_force["policy"] = previous

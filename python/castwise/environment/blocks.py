@@ -77,6 +77,6 @@ def _without(chain: AnyFrame | None, block: Block) -> AnyFrame | None:
     if frame is None:
         return chain
     rest = frame.outer
-    for left in reversed(inner):
-        rest = left._replace(outer=rest)
+    for inner_frame in reversed(inner):
+        rest = inner_frame._replace(outer=rest)
     return rest

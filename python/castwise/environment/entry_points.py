@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def offered(group: str) -> Mapping[str, EntryPoint]:
+def entry_points_of(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of a group by name; of several packages the first, with a warning."""
     from importlib.metadata import entry_points  # noqa: PLC0415 slow, seldom needed
 

@@ -107,14 +107,14 @@ def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: 
         arrays.where(grows, full, hysteresis_left) if by_growth else full,
         0,
     )
-    left = _decrement(arrays, hysteresis_left)
+    steps_left = _decrement(arrays, hysteresis_left)
     lower = limit(arrays, reduce_scale(arrays, scale, machine), machine)
     at_floor = arrays.where(lower < scale, 0, _increment(arrays, floor_steps))
     after_nonfinite = (
-        arrays.where(left > 0, scale, lower),
+        arrays.where(steps_left > 0, scale, lower),
         0,
-        left if by_growth else arrays.maximum(left, 0),
-        arrays.where(left > 0, floor_steps, at_floor),
+        steps_left if by_growth else arrays.maximum(steps_left, 0),
+        arrays.where(steps_left > 0, floor_steps, at_floor),
     )
     pairs = zip(after_finite, after_nonfinite, strict=True)
     return State(*(arrays.where(finite, *pair) for pair in pairs))

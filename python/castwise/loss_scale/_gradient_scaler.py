@@ -382,14 +382,14 @@ def _attributes(optimizer: Optimizer, **values: object) -> Iterator[None]:
 
     Otherwise a step that is repeated would multiply by the scale twice.
     """
-    before = {name: getattr(optimizer, name) for name in values if hasattr(optimizer, name)}
+    old_values = {name: getattr(optimizer, name) for name in values if hasattr(optimizer, name)}
     previous: dict[str, Any] = {}
     for name, value in values.items():
         setattr(optimizer, name, value)
     try:
         yield
     except BaseException:
-        previous = before
+        previous = old_values
         raise
     finally:
         for name in values:

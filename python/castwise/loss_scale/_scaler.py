@@ -111,13 +111,13 @@ class LossScaler:
         """
         if reduce is not None:
             finite, _ = agree(finite, reduce=reduce)
-        before = self.loss_scale.scale
+        previous_scale = self.loss_scale.scale
         self.loss_scale, applies, name = self.loss_scale.transition(finite)
         self.steps += 1
         self._lost_steps = self._lost_steps + 1 if name == "lost" else 0
         if name is not None:
             floor_steps = getattr(self.loss_scale, "floor_steps", 0)
-            self._tell(LossScaleEvent(name, self.steps, before, self.scale, floor_steps))
+            self._tell(LossScaleEvent(name, self.steps, previous_scale, self.scale, floor_steps))
         return applies
 
     def _tell(self, event: LossScaleEvent) -> None:

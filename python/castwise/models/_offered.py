@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from castwise.environment.entry_points import load_entry, offered, package_of
+from castwise.environment.entry_points import entry_points_of, load_entry, package_of
 from castwise.models.architecture import Architecture, read_architecture
 
 GROUP = "castwise.architectures"
@@ -27,7 +27,7 @@ def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
 
 @cache
 def _read(name: str) -> Architecture | None:
-    entry = offered(GROUP).get(name)
+    entry = entry_points_of(GROUP).get(name)
     if entry is None:
         return None
     subject = f"the architecture {name!r} of {package_of(entry)}"

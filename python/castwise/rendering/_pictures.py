@@ -100,7 +100,7 @@ def draw_front(picture: Front) -> str:
     points = [(nbytes, error) for nbytes, error in picture.points if error > 0]
     if len(points) < 2:  # noqa: PLR2004  (a line has two ends)
         return ""
-    least, most = points[0][0], max(points[-1][0], picture.chosen[0])
+    least, most = points[0][0], max(points[-1][0], picture.choice[0])
     bottom = math.floor(math.log10(min(error for _, error in points)))
     ceiling = max(math.ceil(math.log10(max(error for _, error in points))), bottom + 1)
     width, height = _WIDTH - _FRONT_LEFT - _END, _FRONT_HEIGHT - _FRONT_BELOW
@@ -126,13 +126,13 @@ def draw_front(picture: Front) -> str:
             f"{_size(nbytes, most)}</text>"
         )
     line = "L".join(f"{across(nbytes)} {down(error)}" for nbytes, error in points)
-    x, y = across(picture.chosen[0]), down(picture.chosen[1])
+    x, y = across(picture.choice[0]), down(picture.choice[1])
     shapes += [
         f'<path d="M{line}" fill="none" stroke="var(--bar)" stroke-width="2"/>',
         f'<circle cx="{x}" cy="{y}" r="6" fill="var(--mark)"/>',
         f'<text x="{x + 10 if x < _WIDTH / 2 else x - 10}" y="{y - 8}" '
         f'text-anchor="{"start" if x < _WIDTH / 2 else "end"}">chosen: '
-        f"{_size(picture.chosen[0], most)}, {picture.chosen[1]:.2e}</text>",
+        f"{_size(picture.choice[0], most)}, {picture.choice[1]:.2e}</text>",
         f'<text x="{_FRONT_LEFT + width / 2:.0f}" y="{height + 38}" text-anchor="middle">bytes of '
         "the checkpoint, and the mean relative squared error of the weights</text>",
     ]

@@ -46,7 +46,7 @@ class FormatRange:
         """Return the range of signed integers of so many bits."""
         return cls(f"int{bits}", 0, 0, max(bits - 2, 0))
 
-    def moved(self, largest: int) -> FormatRange:
+    def shift(self, largest: int) -> FormatRange:
         """Return the range with a scale that moves its largest number to a power of two."""
         shift = largest - self.largest
         return FormatRange(self.name, self.smallest + shift, self.normal + shift, largest)
@@ -112,5 +112,5 @@ def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
 
 
 def _lowest(histogram: Histogram) -> int:
-    below = np.cumsum(histogram.counts) / histogram.counts.sum()
-    return histogram.lowest + int(np.searchsorted(below, _FEW, side="right"))
+    shares = np.cumsum(histogram.counts) / histogram.counts.sum()
+    return histogram.lowest + int(np.searchsorted(shares, _FEW, side="right"))

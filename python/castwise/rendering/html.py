@@ -106,19 +106,19 @@ def _text_columns(sheet: Sheet) -> set[int]:
     counts: set[int] = set()
     for part in sheet:
         if isinstance(part, Table):
-            counts.add(_left(part))
+            counts.add(_text_columns_of(part))
         elif isinstance(part, Section):
             counts |= _text_columns(part.parts)
     return counts
 
 
-def _left(table: Table) -> int:
+def _text_columns_of(table: Table) -> int:
     return 99 if table.text_columns is None else table.text_columns
 
 
 def _table(table: Table, most: int | None) -> Iterator[str]:
     """Make the HTML of a table; end tags that may be left out are, of as many rows."""
-    yield f'<div class="wide"><table class="t{_left(table)}">'
+    yield f'<div class="wide"><table class="t{_text_columns_of(table)}">'
     if table.header:
         yield f"<thead>{_row(table.header, (), 'th')}</thead>"
     losses = [name in table.losses for name in table.header]

@@ -51,7 +51,7 @@ class Front:
     """Bytes against error, with the point that was chosen. Only HTML has the picture."""
 
     points: Sequence[tuple[float, float]]  # bytes and error of each point, by bytes
-    chosen: tuple[float, float]  # those of the chosen point
+    choice: tuple[float, float]  # those of the chosen point
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import islice
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import printable
 from castwise.text.brief import counted
-from castwise.text.wording import quoted
+from castwise.text.wording import quote
 
 _NAME_CHARACTERS = 32  # of a name that are shown before other columns are left out
 _LEAST_CHARACTERS = 12
@@ -45,12 +45,12 @@ def is_lost(cell: str) -> bool:
     return cell not in _NOTHING
 
 
-def unused_lines(unused: Mapping[str, str | None]) -> list[str]:
+def unused_lines(patterns: Mapping[str, str | None]) -> list[str]:
     """Write a line for each unused pattern, with the name that it may have meant."""
     return [
-        f"unused pattern {quoted(pattern)}"
-        + ("" if nearest is None else f"; nearest is {quoted(nearest)}")
-        for pattern, nearest in unused.items()
+        f"unused pattern {quote(pattern)}"
+        + ("" if nearest is None else f"; nearest is {quote(nearest)}")
+        for pattern, nearest in patterns.items()
     ]
 
 
@@ -71,7 +71,7 @@ def _table_lines(
             yield table.total
 
     columns, widths = _fitting(table, cells, *limits)
-    left = len(columns) if table.text_columns is None else table.text_columns
+    text_count = len(columns) if table.text_columns is None else table.text_columns
     losses = {index for index, name in enumerate(table.header) if name in table.losses}
     for line, row in enumerate(cells()):
         if row is None:
@@ -80,7 +80,8 @@ def _table_lines(
         texts = []
         for column in columns:
             cell = _shorten(row[column], widths[column])
-            text = cell.ljust(widths[column]) if column < left else cell.rjust(widths[column])
+            pad = cell.ljust if column < text_count else cell.rjust
+            text = pad(widths[column])
             if colour and table.header and line == 0:
                 text = f"{_HEADER}{text}{_PLAIN}"
             elif colour and column in losses and is_lost(cell):

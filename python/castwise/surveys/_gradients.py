@@ -285,10 +285,10 @@ class GradientLog(Rendered):
         for gradient_survey in self:
             if gradient_survey.total.infinities or gradient_survey.total.nans:
                 # The highest power of two that is lower.
-                below = math.ldexp(
+                limit = math.ldexp(
                     1.0, math.frexp(math.nextafter(gradient_survey.loss_scale, 0))[1] - 1
                 )
-                fitting: LossScales | None = LossScales(0.0, below)
+                fitting: LossScales | None = LossScales(0.0, limit)
             else:
                 fitting = gradient_survey.loss_scales(self.target, share=share)
             scales = fitting and scales and scales.intersection(fitting)
@@ -485,6 +485,8 @@ def _loss_scale(scale: float) -> float:
     return scale
 
 
-def _check_equal(name: str, left: object, right: object, place: str) -> None:
-    if left != right:
-        raise ValueError(f"{name} {place} is {left!r} and {right!r}; add logs that agree in it.")
+def _check_equal(name: str, value: object, other_value: object, place: str) -> None:
+    if value != other_value:
+        raise ValueError(
+            f"{name} {place} is {value!r} and {other_value!r}; add logs that agree in it."
+        )

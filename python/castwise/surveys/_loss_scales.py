@@ -88,8 +88,8 @@ def fitting_loss_scales(
 
 def _highest(amax: float, info: _core.FormatInfo, divisor: float) -> int:
     """Return the exponent of the highest loss scale at which a magnitude does not overflow."""
-    above = math.frexp(float(info.max))[1] - math.frexp(amax)[1] + math.frexp(divisor)[1] + 1
-    exponent = min(above, _MOST)
+    limit = math.frexp(float(info.max))[1] - math.frexp(amax)[1] + math.frexp(divisor)[1] + 1
+    exponent = min(limit, _MOST)
     while exponent >= _LEAST and not _holds(amax, info, math.ldexp(1.0, exponent) / divisor):
         exponent -= 1
     return exponent

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,9 +20,10 @@ from castwise._options import Overflow, Recipe, SchemeName
 from castwise.quantization import Scheme, schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
-from castwise.surveys._responses import DEPTHS, Response, response, spread
+from castwise.surveys._responses import DEPTHS, Response, response, spread_points
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields
+from castwise.text.plain import plain_fields
 
 _POINTS = 256
 """Representatives of a binade."""
@@ -123,12 +124,7 @@ class Prediction(Rendered):
             rows.append((field.name, text))
         return [Table.of((), rows, 1)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; a ratio that is not finite is text, one not known null."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.sqnr_db is not None and not math.isfinite(self.sqnr_db):
-            values["sqnr_db"] = str(self.sqnr_db)
-        return values
+    to_dict = plain_fields
 
 
 def predict(
@@ -168,14 +164,14 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
     if significant_bits <= _GRID_BITS:
         number = 1 << (significant_bits - 1)
         points = np.broadcast_to(1 + np.arange(number) / number, (len(exponents), number))
-        inside = (points >= low[:, None]) & (points <= high[:, None])
+        is_inside = (points >= low[:, None]) & (points <= high[:, None])
     else:
-        points = low[:, None] + (high - low)[:, None] * spread(_POINTS)
-        inside = np.ones_like(points, dtype=bool)
-    return points, _weights(points, inside, squares / counts)
+        points = low[:, None] + (high - low)[:, None] * spread_points(_POINTS)
+        is_inside = np.ones_like(points, dtype=bool)
+    return points, _weights(points, is_inside, squares / counts)
 
 
-def _weights(points: _Column, inside: NDArray[np.bool_], mean_squares: _Column) -> _Column:
+def _weights(points: _Column, is_inside: NDArray[np.bool_], mean_squares: _Column) -> _Column:
     """Return weights of points, exponential in their distance, that have a mean of squares.
 
     Tails of normal and of Laplace's distributions are like that within a binade.
@@ -183,7 +179,7 @@ def _weights(points: _Column, inside: NDArray[np.bool_], mean_squares: _Column) 
     squares, steps = np.square(points), points - points[:, :1]
     rate = np.zeros((len(points), 1))
     for _ in range(_NEWTON_STEPS):
-        weights = np.where(inside, np.exp(-rate * steps), 0)
+        weights = np.where(is_inside, np.exp(-rate * steps), 0)
         weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
         mean = (weights * squares).sum(axis=1, keepdims=True)
         mean_step = (weights * steps).sum(axis=1, keepdims=True)
@@ -226,14 +222,14 @@ def _predict_cast(
     return Prediction(
         info.name,
         magnitudes.elements,
-        round(totals.overflowed),
-        round(totals.saturated),
-        round(totals.underflowed),
+        round(totals.overflows),
+        round(totals.saturations),
+        round(totals.underflows),
         round(totals.subnormal),
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.overflowed) else totals.noise)
+        _decibels(totals.signal, math.inf if round(totals.overflows) else totals.noise)
         if magnitudes.values is not None or _is_smooth(magnitudes)
         else None,
     )
@@ -259,9 +255,9 @@ def _half_step(info: _core.FormatInfo) -> float:
 
 def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
     """Return which numbers of so many significant bits a format holds."""
-    below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
-    below = np.where(values >= info.smallest_normal, 0, below)
-    is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - below) & (
+    binades_below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
+    binades_below = np.where(values >= info.smallest_normal, 0, binades_below)
+    is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - binades_below) & (
         values <= float(info.max)
     )
     return is_exact
@@ -278,7 +274,7 @@ class _Totals:
         exponent = math.frexp(largest)[1] + math.frexp(scale)[1]
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
-        self.overflowed = self.saturated = self.underflowed = self.subnormal = 0.0
+        self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
         self.signal = self.noise = 0.0
 
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
@@ -304,9 +300,9 @@ class _Totals:
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
         magnitude = np.abs(results)
-        self.overflowed += float(weights[lost_part].sum())
-        self.saturated += float(weights[beyond].sum())
-        self.underflowed += float(weights[results == 0].sum())
+        self.overflows += float(weights[lost_part].sum())
+        self.saturations += float(weights[beyond].sum())
+        self.underflows += float(weights[results == 0].sum())
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)
             self.subnormal += float(weights[small].sum())

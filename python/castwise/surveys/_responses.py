@@ -78,16 +78,16 @@ class Response(NamedTuple):
         means = squares * np.ldexp(1.0, 2 * depths) / np.maximum(counts, 1)
         tilts = np.interp(means, self.mean_squares[phase, 1], np.arange(len(_TILTS)))
         tilts[0] = np.interp(means[0], self.mean_squares[phase, 0], np.arange(len(_TILTS)))
-        left = np.minimum(tilts.astype(int), len(_TILTS) - 2)
-        part = tilts - left
+        index = np.minimum(tilts.astype(int), len(_TILTS) - 2)
+        part = tilts - index
         values = [
-            (1 - part) * table[phase, depths, left] + part * table[phase, depths, left + 1]
+            (1 - part) * table[phase, depths, index] + part * table[phase, depths, index + 1]
             for table in (self.noise, self.zeros)
         ]
         return float((counts * values[0]).sum()), float((counts * values[1]).sum())
 
 
-def spread(number: int) -> _Table:
+def spread_points(number: int) -> _Table:
     """Return points of the unit interval, one in each of so many parts, on no binary grid."""
     places = np.arange(number)
     points: _Table = (places + math.sqrt(2) * places % 1) / number
@@ -101,8 +101,9 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     Producers compute in the dtype of the weight, and some store scales in it.
     """
     number = MAXIMA
-    maxima = 1 + spread(number)  # not the middle between codes, which some schemes have there
-    steps = spread(_POINTS)
+    # Not the middle between codes, which some schemes have there
+    maxima = 1 + spread_points(number)
+    steps = spread_points(_POINTS)
     low = np.ldexp(1.0, -np.arange(DEPTHS))
     high = np.broadcast_to(2 * low, (number, DEPTHS)).copy()
     high[:, 0] = maxima

@@ -29,12 +29,12 @@ _PICTURED_BITS = 16
 
 
 @contextmanager
-def restoring(kind: str, saved: object, schema: int) -> Iterator[None]:
+def restoring(kind: str, state: object, schema: int) -> Iterator[None]:
     """Refuse what `to_dict` did not return, or did in another version; the block reads the rest.
 
     ValueError: It is no mapping, or of another schema, or the block fails.
     """
-    schema_of_saved = saved.get("schema") if isinstance(saved, Mapping) else None
+    schema_of_saved = state.get("schema") if isinstance(state, Mapping) else None
     if schema_of_saved != schema:
         raise ValueError(
             f"saved {kind} has schema={schema_of_saved!r}; this castwise reads {schema}."

@@ -24,9 +24,9 @@ def rename_arguments(*, owner: str | None = None, **names: str) -> Iterator[None
         if equals and name in names:
             text = f"{names[name]}={rest}"
         if owner is not None and _OWNER in text:
-            before, _, after = text.partition(_OWNER)
-            _, _, keys = after.partition(" ")
-            text = f"{before}{owner} {keys}".replace("class and preset", "class")
+            prefix, _, rest = text.partition(_OWNER)
+            _, _, keys = rest.partition(" ")
+            text = f"{prefix}{owner} {keys}".replace("class and preset", "class")
         if text == str(error) or type(error) not in {TypeError, ValueError}:
             raise
         raise type(error)(text) from error.__cause__

@@ -33,7 +33,7 @@ _SHORT = _Short()
 def brief(instance: object, *facts: str | None) -> str:
     """Return the name of an instance's class and what is to be known of it; None is left out."""
     facts_text = ", ".join(fact for fact in facts if fact is not None)
-    return f"<{type(instance).__name__} {cut(facts_text, _LETTERS)}>"
+    return f"<{type(instance).__name__} {shorten(facts_text, _LETTERS)}>"
 
 
 def brief_fields(instance: object) -> str:
@@ -44,7 +44,7 @@ def brief_fields(instance: object) -> str:
         if field.repr
     ]
     values = (f"{name}={short(getattr(instance, name))}" for name in names)
-    return f"{type(instance).__name__}({cut(', '.join(values), _LETTERS)})"
+    return f"{type(instance).__name__}({shorten(', '.join(values), _LETTERS)})"
 
 
 def short(value: object) -> str:
@@ -57,7 +57,7 @@ def short_array(array: NDArray[Any]) -> str:
     return " ".join(np.array2string(array, threshold=8, edgeitems=1, separator=" ").split())
 
 
-def cut(text: str, letters: int) -> str:
+def shorten(text: str, letters: int) -> str:
     """Return a text, or its beginning and its end if it is longer than so many letters."""
     if len(text) <= letters:
         return text

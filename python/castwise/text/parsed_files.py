@@ -25,19 +25,21 @@ MOST_BYTES = 4 << 20
 def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """Return what a file of this machine holds.
 
-    ValueError: It is not a regular file, or too large; or as `parsed`. OSError: It cannot be read.
+    ValueError: It is not a regular file, or too large; or as `parse_bytes`. OSError.
     """
-    return parsed(read_regular(path, MOST_BYTES), path)
+    return parse_bytes(read_regular(path, MOST_BYTES), path)
 
 
-def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
+def parse_bytes(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """Return what the bytes of a file hold: of TOML if it is named so, else of JSON.
 
     ValueError: They are not UTF-8, cannot be parsed, or have a key twice.
     """
-    text = _decoded(data, path)
+    text = _decode(data, path)
     try:
-        return _parse_toml(text) if path.suffix.lower() == _TOML else _parse_json(text)
+        if path.suffix.lower() == _TOML:
+            return _parse_toml(text)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
         raise ValueError(f"{path}: {error}") from error
 
@@ -59,10 +61,10 @@ def parsed_mapping(path: Path, content: str) -> dict[str, Any]:
 
 def text_in(path: Path) -> str:
     """Read a file; ValueError if it is not a regular one, is too large, or is not UTF-8."""
-    return _decoded(read_regular(path, MOST_BYTES), path)
+    return _decode(read_regular(path, MOST_BYTES), path)
 
 
-def _decoded(data: bytes, path: Path) -> str:
+def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,10 +79,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key {key!r} stands twice")
         mapping[key] = value
     return mapping
-
-
-def _parse_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_without_duplicates)
 
 
 def _parse_toml(text: str) -> object:

@@ -107,6 +107,6 @@ def nearest(wrong: Iterable[str], choices: Iterable[str]) -> dict[str, str | Non
     }
 
 
-def unused(hits: Mapping[str, int], known_names: Iterable[str]) -> dict[str, str | None]:
+def unused_patterns(hits: Mapping[str, int], known_names: Iterable[str]) -> dict[str, str | None]:
     """Map each unused pattern, one without hits, to the seen name that is spelled most like it."""
     return nearest([pattern for pattern, count in hits.items() if count == 0], known_names)

@@ -55,8 +55,8 @@ def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -
     """
     if not _commands:
         return name if value is _UNSAID else f"{name}={value!r}"
-    called = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
-    return called if value is _UNSAID or value is True else f"{called} {value}"
+    option_name = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
+    return option_name if value is _UNSAID or value is True else f"{option_name} {value}"
 
 
 def check_switch(name: str, value: object) -> None:
@@ -80,7 +80,7 @@ def given(name: str, value: object, *, option: str | None = None) -> str:
     return argument(name, value, option=option) if _commands else f"{name} {value!r}"
 
 
-def quoted(text: object) -> str:
+def quote(text: object) -> str:
     """Quote what the caller wrote: as Python does, or as it was typed, without its escapes."""
     return f"'{text}'" if _commands and isinstance(text, str) else repr(text)
 
@@ -109,8 +109,8 @@ def of_core(text: str) -> str:
 
     def option(match: re.Match[str]) -> str:
         value = match["number"] if match["text"] is None else match["text"]
-        said = argument(match["name"], *([] if value is None else [value]))
-        return said if match["other"] is None else f"{said} or {match['other']}"
+        option_text = argument(match["name"], *([] if value is None else [value]))
+        return option_text if match["other"] is None else f"{option_text} or {match['other']}"
 
     return _CORE.sub(option, text)
 

@@ -14,7 +14,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.text import unused_lines
 from castwise.text.brief import brief, counted, listed
-from castwise.text.spelling import unused
+from castwise.text.spelling import unused_patterns
 
 torch: Any = require("torch")
 
@@ -143,7 +143,7 @@ class NameMap:
 
     def summary(self, casts: dict[str, TensorCast]) -> Summary:
         """Report on all tensors that were looked up."""
-        return Summary(casts, dict(self.hits), unused(self.hits, self.names_seen))
+        return Summary(casts, dict(self.hits), unused_patterns(self.hits, self.names_seen))
 
     def matches(self, path: str) -> bool:
         """Tell whether a key matches a name."""
@@ -224,7 +224,7 @@ def refuse_unused(names: NameMap, module: Any) -> None:
     modules = (path for path, _ in module.named_modules(remove_duplicate=False))
     if any(map(names.matches, [*modules, *tensor_names(module)])):
         return
-    key, nearest = next(iter(unused(names.hits, names.names_seen).items()))
+    key, nearest = next(iter(unused_patterns(names.hits, names.names_seen).items()))
     raise ValueError(
         f"{names.targets.origin}: no tensor or module of the model matches any of its keys, and "
         f"nothing was changed: the name nearest to {key!r} is {nearest!r}."

@@ -366,7 +366,7 @@ def _range(target: str, largest: int) -> FormatRange | None:
         return None
     is_float = finfo(scheme.element).kind == "float"
     codes = FormatRange.of(scheme.element) if is_float else FormatRange.of_integers(scheme.bits)
-    return codes.moved(largest)
+    return codes.shift(largest)
 
 
 def _cells(choice: Choice, histogram: Histogram, axis: tuple[int, int]) -> tuple[str, ...]:

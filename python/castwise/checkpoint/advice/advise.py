@@ -49,9 +49,9 @@ from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tenso
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
 from castwise.checkpoint.running.sizes import size_in_bytes
 from castwise.models.model import WEIGHT
-from castwise.text.parsed_files import MOST_BYTES, parsed
+from castwise.text.parsed_files import MOST_BYTES, parse_bytes
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, given, is_for_command, quoted
+from castwise.text.wording import argument, given, is_for_command, quote
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -396,7 +396,7 @@ def _ignored_weights(ignore: str | Sequence[str], candidates: Candidates) -> lis
             near = nearest([text], candidates.tensors)[text]
             raise CheckpointError(
                 f"{given('ignore', text)} matches no weight that may change"
-                + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
+                + (f"; did you mean {quote(re.escape(near))}?" if near else "")
             )
         names += matches
     if len(set(names)) == len(candidates.tensors):
@@ -462,7 +462,7 @@ def _read_importance(path: Path) -> Mapping[str, Any]:
         arrays: Mapping[str, Any] = load(path)
         return arrays
     try:
-        rows = parsed(read_file(path, MOST_BYTES), path)
+        rows = parse_bytes(read_file(path, MOST_BYTES), path)
     except ValueError as error:
         raise CheckpointError(str(error)) from None
     if not isinstance(rows, dict):

@@ -266,7 +266,7 @@ class Comparing:
         """Read a plain tensor in as many rows at a time as slabs of the other one have."""
         decoding = self._copy.decoding(other)
         assert decoding is not None, "it is quantised"  # noqa: S101
-        columns = max(decoding.cut[-1], 1)
+        columns = max(decoding.matrix_shape[-1], 1)
         step, most = decoding.step * columns, _SLABS_BYTES // (self._workers + 2)
         if trial is not None and trial.step is not None:
             step = math.lcm(step, trial.step * self._original.shape(name)[-1])

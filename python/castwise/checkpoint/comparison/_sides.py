@@ -26,7 +26,7 @@ from castwise.checkpoint.planning.decode.options import FORMATS, decoding_of
 from castwise.checkpoint.planning.derived_reader import DerivedReader, DerivedTensor
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.producers.found import prefixed
+from castwise.quantization.producers.found import add_prefix
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.weights.decoding import Decoding, Slab
 
@@ -104,7 +104,7 @@ class Side:
         side._stored_source = source
         for plan in derivation.plans:
             if plan.quantization is not None:
-                weights = prefixed(plan.quantization, plan.prefix).weights
+                weights = add_prefix(plan.quantization, plan.prefix).weights
                 side.weights |= {weight.name: weight for weight in weights}
         return side
 

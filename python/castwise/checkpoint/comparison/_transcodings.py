@@ -22,15 +22,17 @@ _NEAR = 2.0**-22
 
 def first_rows(plan: Decoding) -> QuantizedArray | None:
     """Return some rows of a weight as they are stored; None if another package decodes it."""
-    if plan.values is not None or not all(plan.cut):
+    if plan.values is not None or not all(plan.matrix_shape):
         return None
-    return plan.rows(Slab((0,) * (len(plan.cut) - 2), 0, min(plan.step, plan.cut[-2])))
+    *stack, rows, _ = plan.matrix_shape
+    return plan.rows(Slab((0,) * len(stack), 0, min(plan.step, rows)))
 
 
 def have_same_parts(first_plan: Decoding, second_plan: Decoding) -> bool:
     """Return True if all codes and scales of two weights are the same, but for their order."""
     original, copy = first_rows(first_plan), first_rows(second_plan)
-    if original is None or copy is None or first_plan.cut != second_plan.cut:
+    shapes_differ = first_plan.matrix_shape != second_plan.matrix_shape
+    if original is None or copy is None or shapes_differ:
         return False
     views, form = views_of(original), views_of(copy)
     if views.scheme is not form.scheme or views.block != form.block:

@@ -167,7 +167,7 @@ class _PlainPiece:
     def comparison_of(self) -> Comparison:
         """Compare and measure the two."""
         if self._comparison is None:
-            self._comparison = self._measures.compared(self.original, self.copy, threads=1)
+            self._comparison = self._measures.compare_pieces(self.original, self.copy, threads=1)
         return self._comparison
 
 
@@ -194,7 +194,7 @@ class _StoredPiece:
     def compute(self) -> None:
         """Compare the two, and try the scheme."""
         decoding, slab = self._rows
-        plain = self.original.reshape(-1, decoding.cut[-1])
+        plain = self.original.reshape(-1, decoding.matrix_shape[-1])
         row_comparison = values = None
         trial = self._trial if self._trial is not None and not self._trial.has_failed else None
         if decoding.values is not None:
@@ -211,7 +211,7 @@ class _StoredPiece:
         else:
             assert values is not None, "it was decoded"  # noqa: S101
             self.copy, is_made = values.reshape(-1), False
-            self.comparison = self._measures.compared(self.original, self.copy, threads=1)
+            self.comparison = self._measures.compare_pieces(self.original, self.copy, threads=1)
         if trial is not None and not is_made:
             assert values is not None, "it was decoded"  # noqa: S101
             self.trial_result = trial.try_rows(plain, values)

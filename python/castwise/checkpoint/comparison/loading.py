@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._options import ConsumerName
-from castwise.arrays.measures import plain_fields
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -32,7 +31,8 @@ from castwise.checkpoint.results.report import SCHEMA
 from castwise.models.architecture import Architecture
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
-from castwise.text.brief import brief, counted, cut
+from castwise.text.brief import brief, counted, shorten
+from castwise.text.plain import plain_fields
 from castwise.text.wording import argument, given
 
 # Of the name of a model, which may be any text.
@@ -197,7 +197,7 @@ def _check(
         unknown = f"{place} has no {CONFIG}, which would name the model"
     elif "_class_name" in config and not config.get("architectures"):
         unknown = (
-            f"it is a model of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and "
+            f"it is a model of diffusers ({shorten(str(config['_class_name']), _LETTERS)}), and "
             "castwise has no rules of how it loads"
         )
     elif (architecture := model_of(tensors, configs, parameters).architecture) is None:
@@ -240,4 +240,4 @@ def _named_architecture(config: Mapping[str, Any]) -> str:
     name = names[0] if isinstance(names, list) and names else config.get("model_type")
     if not isinstance(name, str) or not name:
         return "a model without architectures"
-    return f"the architecture {cut(name, _LETTERS)!r}"
+    return f"the architecture {shorten(name, _LETTERS)!r}"

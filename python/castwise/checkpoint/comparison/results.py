@@ -10,14 +10,14 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import Any
 
-from castwise.arrays.measures import plain_fields
 from castwise.checkpoint.comparison._scale_shifts import shifts_text
 from castwise.checkpoint.comparison.explanations import CastExplanation
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import printable, shape_text
-from castwise.text.brief import brief, brief_fields, counted, cut, listed
+from castwise.text.brief import brief, brief_fields, counted, listed, shorten
+from castwise.text.plain import plain_fields
 from castwise.text.wording import argument
 
 _COLUMNS = 80
@@ -178,7 +178,7 @@ class Diff(Rendered):
         )
         return brief(
             self,
-            f"{cut(str(self.first), 60)!r} and {cut(str(self.second), 60)!r}",
+            f"{shorten(str(self.first), 60)!r} and {shorten(str(self.second), 60)!r}",
             counted(len(self.tensors), "tensor"),
             "the same" if self.same else differ if differing else "other metadata",
         )
@@ -212,7 +212,7 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     if top is not None and len(rows_shown) > top:
         lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
-        original, copy = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
+        original, copy = ("nothing" if text is None else repr(shorten(text, 24)) for text in texts)
         lines.append(f"metadata {key!r}: {original} and {copy}")
     total = f"{counted(len(result.tensors), 'tensor')} compared"
     count = len(result.differing)

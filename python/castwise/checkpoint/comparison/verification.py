@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import finfo, formats
-from castwise.arrays.measures import plain_fields
 from castwise.checkpoint.comparison._sides import common_format
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.results.report import SCHEMA
@@ -16,6 +15,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed
+from castwise.text.plain import plain_fields
 
 # Decimal digits that tell two numbers of float64 apart (IEEE 754-2019, 5.12.2).
 _DIGITS_OF_FLOAT64 = 17

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._container import Container
-from castwise.environment.entry_points import load_entry, offered, package_of
+from castwise.environment.entry_points import entry_points_of, load_entry, package_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -149,7 +149,9 @@ def is_built_in(suffix: str) -> bool:
 def suffixes(*, is_written: bool = False) -> list[str]:
     """List the suffixes of files that are read, or of those that are written."""
     names = list(
-        dict.fromkeys((*_containers, *(f".{n}" for n in offered(GROUP) if n.isidentifier())))
+        dict.fromkeys(
+            (*_containers, *(f".{n}" for n in entry_points_of(GROUP) if n.isidentifier()))
+        )
     )
     return [name for name in names if _is_written(name)] if is_written else names
 
@@ -165,7 +167,7 @@ def _is_written(suffix: str) -> bool:
 def _offered_for(suffix: str) -> EntryPoint | None:
     """Return what a package offers for a suffix; none for the end of `Qwen3-0.6B`, unsearched."""
     name = suffix.removeprefix(".")
-    return offered(GROUP).get(name) if name.isidentifier() else None
+    return entry_points_of(GROUP).get(name) if name.isidentifier() else None
 
 
 def _check_container(container: object, subject: str) -> Container:

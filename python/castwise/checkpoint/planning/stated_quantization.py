@@ -23,10 +23,10 @@ from castwise.checkpoint.files.source_files import read_file
 from castwise.models.model import Model
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.configs import MODEL
-from castwise.quantization.producers.found import joined, prefixed
+from castwise.quantization.producers.found import add_prefix, join_components
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.quantization.producers.typed_tensors import quantization_by_types
-from castwise.quantization.weights.recognition import recognized
+from castwise.quantization.weights.recognition import recognize
 from castwise.text.wording import argument, function
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,11 +36,11 @@ _MAX_BYTES = 10_000_000
 def quantization_of(source: Checkpoint) -> Quantization | None:
     """Return what of an opened checkpoint is quantised; None if nothing is."""
     quantizations = [
-        prefixed(quantization, component.prefix)
+        add_prefix(quantization, component.prefix)
         for component in source.components
         if (quantization := _of_component(source, component)) is not None
     ]
-    return joined(quantizations) if quantizations else None
+    return join_components(quantizations) if quantizations else None
 
 
 def stale_statement(source: Checkpoint, quantization: Quantization | None) -> str | None:
@@ -115,13 +115,13 @@ def found_in(
     if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
         return quantization_by_types(tensors, component.prefix)
     try:
-        found = recognized(tensors, configs, pairs)
+        found = recognize(tensors, configs, pairs)
         if found is not None and any(weight.foreign for weight in found.weights):
             # Buffers of the model, as those of I-BERT, may be beside a weight.
             config, shapes = configs.get(CONFIG), {info.name: info.shape for info in tensors}
             model = Model(config if isinstance(config, dict) else {}, shapes)
             others = [info for info in tensors if model.role(info.name) != "buffer"]
-            found = recognized(others, configs, pairs)
+            found = recognize(others, configs, pairs)
     except ValueError as error:
         where = component.prefix or "the checkpoint"
         raise CheckpointError(f"{where} is quantised as nothing here can tell: {error}") from error

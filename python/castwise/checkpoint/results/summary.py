@@ -33,7 +33,7 @@ from castwise.quantization import schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
-from castwise.text.brief import brief, counted, cut, listed
+from castwise.text.brief import brief, counted, listed, shorten
 from castwise.text.wording import argument, given
 
 __all__ = [
@@ -101,7 +101,7 @@ class CastSummary(Rendered):
         findings = self.findings()
         return brief(
             self,
-            f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
+            f"{shorten(str(self.source), 60)!r} -> {shorten(str(self.destination), 60)!r}",
             counts_text(self.rows, self.action, self._VERB),
             f"{before:,} -> {counted(after, 'byte')}",
             f"lost: {listed(finding.kind for finding in findings)}" if findings else None,

@@ -27,7 +27,7 @@ from castwise.checkpoint.files.replacing import new_file, sync_folder
 from castwise.checkpoint.files.source_files import open_file
 from castwise.checkpoint.files.temporary_names import is_temporary
 from castwise.checkpoint.running._job import checksum
-from castwise.text.brief import cut
+from castwise.text.brief import shorten
 from castwise.text.wording import argument, given
 
 _LOGGER = logging.getLogger(__name__)
@@ -342,8 +342,9 @@ def check_length(name: str, destination: Path) -> None:
     longest = max(len(os.fsencode(part)) for part in name.split("/"))
     if longest > _LONGEST_NAME and not is_remote(destination):
         raise CheckpointError(
-            f"{cut(name, 80)!r} of the source has a name of {longest:,} bytes, and {destination} "
-            f"takes at most {_LONGEST_NAME}; leave it out ({argument('exclude')}), or rename it"
+            f"{shorten(name, 80)!r} of the source has a name of {longest:,} bytes, and "
+            f"{destination} takes at most {_LONGEST_NAME}; leave it out "
+            f"({argument('exclude')}), or rename it"
         )
 
 

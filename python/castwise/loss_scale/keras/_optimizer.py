@@ -211,9 +211,9 @@ class LossScaleOptimizer(ArrayOptimizer):
                 inner, quotients, trained_values
             )
         machine, _ = machine.next(finite)
-        unused = optimizer_variables[: _STATE_COUNT - 2]
+        keras_variables = optimizer_variables[: _STATE_COUNT - 2]
         return list(trained_values), [
-            *unused,
+            *keras_variables,
             *_state_variables(machine)[_STATE_COUNT - 2 :],
             *inner,
         ]
@@ -230,11 +230,11 @@ class LossScaleOptimizer(ArrayOptimizer):
             grad if exact and divide and _is_single(grad) else None
             for grad, divide in zip(grads, quotients, strict=True)
         ]
-        unscaled, _ = unscale(float32_grads, float(scale) if exact else 1.0)
+        quotients_float32, _ = unscale(float32_grads, float(scale) if exact else 1.0)
         with np.errstate(all="ignore"):
             return [
                 quotient if quotient is not None else np.divide(grad, scale) if divide else grad
-                for grad, divide, quotient in zip(grads, quotients, unscaled, strict=True)
+                for grad, divide, quotient in zip(grads, quotients, quotients_float32, strict=True)
             ]
 
     def _apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> None:
@@ -319,8 +319,8 @@ class LossScaleOptimizer(ArrayOptimizer):
 
 
 def _state_variables(machine: DynamicLossScale) -> list[Any]:
-    unused = [np.zeros((), np.int32), np.zeros((), np.float32)]
-    return [*unused, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
+    keras_state = [np.zeros((), np.int32), np.zeros((), np.float32)]
+    return [*keras_state, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
 
 
 def _is_single(grad: Any) -> bool:

@@ -9,8 +9,9 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays.lazy import LazyArray
-from castwise.quantization.arrays.views import Array, StoredArray, Views, grid_of_scales, views_of
-from castwise.quantization.producers.layouts import E4M3, E8M0, ceil_div
+from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
+from castwise.quantization.producers.geometry import ceil_div, grid_of_scales
+from castwise.quantization.producers.layouts import E4M3, E8M0
 
 _BYTE = 8
 _WORD_BITS = 32
@@ -48,10 +49,12 @@ def faults(q: StoredArray) -> Iterator[str]:
         yield from _shape_faults("global_scale", q.global_scale, (), views)
     yield from _extras_faults(q, views)
     if views.scheme.global_scale and q.global_scale is None and views.recipe is not None:
-        needed = any(part.role == "global scale" and part.required for part in views.layout.parts)
-        if needed:
+        requires_level = any(
+            part.role == "global scale" and part.is_required for part in views.layout.parts
+        )
+        if requires_level:
             yield f"global_scale=None is not valid; {q.recipe} stores one for {q.scheme}."
-    if storage.unsigned and q.zero_point is None and "bias" not in q.extras:
+    if storage.is_unsigned and q.zero_point is None and "bias" not in q.extras:
         yield (
             f"zero_point=None is not valid; {q.recipe} stores {q.scheme} without a sign, so that "
             "codes mean nothing without zero points or biases."
@@ -102,13 +105,13 @@ def _dtypes_faults(q: StoredArray, views: Views) -> Iterator[str]:
     """Yield what is wrong of the dtypes of payloads and scales."""
     scheme, payload_dtype = views.scheme, q.data.dtype
     is_float8 = scheme.name.startswith("fp8_")
-    stored = finfo(payload_dtype)
+    format_of_payload = finfo(payload_dtype)
     fits = payload_dtype == views.container or (
-        is_float8 and stored.kind == "float" and payload_dtype.itemsize == 1
+        is_float8 and format_of_payload.kind == "float" and payload_dtype.itemsize == 1
     )
     if views.storage.container is not None:
-        is_whole = stored.bits == views.container.itemsize * _BYTE
-        fits = is_whole and stored.kind.endswith("int")
+        is_whole = format_of_payload.bits == views.container.itemsize * _BYTE
+        fits = is_whole and format_of_payload.kind.endswith("int")
     if not fits:
         yield (
             f"{_label('data', q.data)} has dtype {payload_dtype}, but {scheme.name} needs "
@@ -147,13 +150,13 @@ def _label(name: str, part: object) -> str:
     return f"{name} {part.name!r}" if isinstance(part, LazyArray) else name
 
 
-def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+def _squeeze(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
 
 def _shape_faults(name: str, part: Array, shape: tuple[int, ...], views: Views) -> Iterator[str]:
     """Yield what is wrong of a shape; axes of one element, and those inside a row, may differ."""
-    if _squeezed(part.shape) == _squeezed(shape):
+    if _squeeze(part.shape) == _squeeze(shape):
         if not isinstance(part, LazyArray) or part.size <= 1:
             return
         grid = grid_of_scales(shape, views.data_shape)

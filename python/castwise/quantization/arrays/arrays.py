@@ -16,10 +16,10 @@ from castwise._core import BlockDecoder, read_array
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
-from castwise.quantization.arrays.decode import decoded
+from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.from_parts import recognized_parts
 from castwise.quantization.arrays.named_parts import named_parts
-from castwise.quantization.arrays.report import QuantizationReport, compared
+from castwise.quantization.arrays.report import QuantizationReport, report_on
 from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Array, views_of
 from castwise.quantization.producers.layouts import Layout
@@ -144,8 +144,8 @@ class QuantizedArray(Rendered):
 
     def _arrays(self) -> dict[str, Array]:
         """Return the parts by the names of the arguments."""
-        named = {name: getattr(self, name) for name in _PARTS} | dict(self.extras)
-        return {name: part for name, part in named.items() if part is not None}
+        parts = {name: getattr(self, name) for name in _PARTS} | dict(self.extras)
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def dtype_of_codes(self) -> str:
@@ -265,7 +265,7 @@ class QuantizedArray(Rendered):
             `x` has another shape.
 
         """
-        return compared(self, read_array("x", x), partial(decoded, arithmetic=arithmetic))
+        return report_on(self, read_array("x", x), partial(decode_array, arithmetic=arithmetic))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Refuse to become an array in silence: codes and scales are not values."""
@@ -290,7 +290,7 @@ class QuantizedArray(Rendered):
 
         `start` is a multiple of `_row_step`, and `stop` is one or the end.
         """
-        return decoded(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
+        return decode_array(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
 
 
 def dequantize(
@@ -341,4 +341,4 @@ def dequantize(
     """
     if not isinstance(q, QuantizedArray):
         raise TypeError(f"q is a {type(q).__name__}; use a castwise.quantization.QuantizedArray.")
-    return decoded(q, dtype, arithmetic=arithmetic, out=out, threads=threads)
+    return decode_array(q, dtype, arithmetic=arithmetic, out=out, threads=threads)

@@ -53,6 +53,6 @@ def compare_rows(
         with suppress(ValueError, TypeError):  # the scheme cannot hold it
             encoding = core_encoding(x, q, options, amax)
     both = decoding, encoding if isinstance(encoding, dict) else None
-    found = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
-    comparison, is_made, values = found
+    differences = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
+    comparison, is_made, values = differences
     return RowComparison(comparison, is_made or encoding is True, values)

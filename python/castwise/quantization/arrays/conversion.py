@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,14 @@ def same_parts(source: Views, target: Views) -> set[str]:
     names = set()
     if _payload_layout(source) == _payload_layout(target) and source.packing == target.packing:
         names.add(DATA)
-    tiled = source.storage.tile is not None or target.storage.tile is not None
+    is_tiled = source.storage.tile is not None or target.storage.tile is not None
     is_same = source.scheme is target.scheme and source.block == target.block
     whole = source.block == (0, 0)
     if is_same and (
         whole
-        or not (tiled or source.storage.fields or _is_transposed(source) or _is_transposed(target))
+        or not (
+            is_tiled or source.storage.fields or _is_transposed(source) or _is_transposed(target)
+        )
     ):
         names.add(SCALES)
     return names
@@ -68,15 +71,15 @@ def same_parts(source: Views, target: Views) -> set[str]:
 
 def _payload_layout(views: Views) -> tuple[Any, ...]:
     storage = views.storage
-    return views.scheme.bits, storage.transposed, storage.tile, storage.fields, _is_unsigned(views)
+    return views.scheme.bits, storage.orientation, storage.tile, storage.fields, _is_unsigned(views)
 
 
 def _is_unsigned(views: Views) -> bool:
-    return views.storage.excess or views.storage.unsigned
+    return views.storage.excess or views.storage.is_unsigned
 
 
 def _is_transposed(views: Views) -> bool:
-    return views.is_transposed or views.storage.transposed == "parts"
+    return views.is_transposed or views.storage.orientation == "parts"
 
 
 def codes_of(q: QuantizedArray) -> Array:
@@ -102,10 +105,10 @@ def _data(q: QuantizedArray, target: Views) -> Array:
     source, codes = views_of(q), codes_of(q)
     if _is_unsigned(source) != _is_unsigned(target) and target.scheme.name.startswith("int"):
         codes = codes ^ np.uint8(1 << (target.scheme.bits - 1))
-    return packed(codes, target, q.data.dtype)
+    return pack_codes(codes, target, q.data.dtype)
 
 
-def packed(codes: Array, target: Views, dtype: np.dtype[Any]) -> Array:
+def pack_codes(codes: Array, target: Views, dtype: np.dtype[Any]) -> Array:
     """Pack the codes of a matrix; `dtype` is that of codes of a whole byte."""
     out = np.zeros(target.data_shape, target.container)
     codes_view = target.of_data(out)
@@ -163,13 +166,13 @@ def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:
     """
     assert target.recipe is not None, "blocks are a producer's"  # noqa: S101
     parts = {
-        "data": packed(codes_of(q)[rows], target, q.data.dtype),
+        "data": pack_codes(codes_of(q)[rows], target, q.data.dtype),
         "scale": stored_scales(_scales_of(q)[rows], target),
     }
-    converted = q._with(
+    target_array = q._with(
         recipe=target.recipe.name, layout=target.layout, shape=target.shape, **parts
     )
-    (blocks,) = named_parts(converted, None).values()
+    (blocks,) = named_parts(target_array, None).values()
     return blocks.reshape(*target.data_shape[:-1], -1)
 
 
@@ -213,12 +216,8 @@ class PowerRange:
             setattr(
                 self,
                 which,
-                candidate if extreme is None else pick(extreme, candidate, key=_exponent_of),
+                candidate if extreme is None else pick(extreme, candidate, key=itemgetter(0)),
             )
-
-
-def _exponent_of(candidate: tuple[int, tuple[int, ...]]) -> int:
-    return candidate[0]
 
 
 def common_power(ranges: Mapping[str, PowerRange]) -> int:
@@ -268,7 +267,7 @@ def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
 # From 4 bits to 8
 
 
-def widened(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
+def widen_blocks(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
     """Return codes of 4 bits in blocks of a row as float8 in blocks of rows, with the same values.
 
     ValueError: A value is not one of float8 with the scale of its block; the message has the block.
@@ -290,9 +289,9 @@ def widened(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
     power = np.maximum(power, -_BIAS)
     block_power = np.repeat(np.repeat(power, high, axis=0)[: len(values)], wide // size, axis=1)
     shifts = np.maximum(exponents - block_power[:, : powers.shape[-1]], _FINE)
-    scaled = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
-    codes = _core.cast(scaled, E4M3)
-    wrong = (codes.astype(np.float32) != scaled) | np.repeat(powers == _NAN, size, axis=1)
+    quotients = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
+    codes = _core.cast(quotients, E4M3)
+    wrong = (codes.astype(np.float32) != quotients) | np.repeat(powers == _NAN, size, axis=1)
     if wrong.any():
         row, column = (int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
         raise ValueError(

@@ -45,7 +45,7 @@ _PARTS = ("data", "scale", "global_scale", "zero_point")
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
-def decoded(
+def decode_array(
     q: StoredArray,
     dtype: DTypeLike,
     *,
@@ -56,11 +56,11 @@ def decoded(
     """Decode a quantised array, as `castwise.quantization.dequantize` does."""
     if arithmetic not in _ARITHMETIC:
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
-    known = q._ready.get(arithmetic)
+    decoder = q._ready.get(arithmetic)
     if out is None:
         key: Any = dtype if isinstance(dtype, _NAMES) else np.dtype(dtype)
         out = np.empty(q.shape or (), _target(key))
-    if known is not None and known.decode(out, threads):
+    if decoder is not None and decoder.decode(out, threads):
         return out
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
@@ -112,8 +112,8 @@ def _decode_into(  # noqa: PLR0917
 ) -> _core.BlockDecoder | None:
     """Let the core decode; return the decoder to use again, or None if `out` was copied to."""
     target = out
-    if views.storage.flat and not (moved := np.moveaxis(out, q.axis, -1)).flags.c_contiguous:
-        target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
+    if views.storage.flat and not (view := np.moveaxis(out, q.axis, -1)).flags.c_contiguous:
+        target = np.moveaxis(np.empty(view.shape, out.dtype), -1, q.axis)
     weight = views.of_weight(target)
     decoder = _core.decode_blocks(data, scale, weight, shape=q.shape, **options)
     if target is out:
@@ -181,7 +181,7 @@ def _by_matrices(
     *stack, rows, _ = out.shape
     for place in np.ndindex(*stack):
         matrix = rows_of(q, 0, rows, place)
-        decoded(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
+        decode_array(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
     return out
 
 
@@ -194,7 +194,7 @@ def _in_steps(q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: in
     wide = np.float64 if arithmetic == "exact" else np.float32
     float8_level = level if arithmetic == "peer" else None
     dtype = wide if float8_level is None else out.dtype
-    product = decoded(plain, dtype, arithmetic=arithmetic, threads=threads)
+    product = decode_array(plain, dtype, arithmetic=arithmetic, threads=threads)
     if float8_level is not None:
         product = _core.cast(_as_float8(product, float8_level), wide)
     if factor is not None:
@@ -208,8 +208,8 @@ def _as_float8(values: Array, level: Array) -> Array:
     amax = _LARGEST * level.astype(np.float32).reshape(())
     # Its quotient is a product with a reciprocal.
     scale = np.float32(1) / (np.float32(1) if amax <= _NO_AMAX else amax) * _LARGEST
-    scaled = np.clip(_core.cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
-    codes = _core.cast(_core.cast(scaled, E4M3), np.float32)
+    quotients = np.clip(_core.cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
+    codes = _core.cast(_core.cast(quotients, E4M3), np.float32)
     return _core.cast(codes * (np.float32(1) / scale), values.dtype)
 
 
@@ -243,13 +243,13 @@ def _target(dtype: str | type | np.dtype[Any]) -> np.dtype[Any]:
     return dtype_of(info.name)
 
 
-def _only_views(q: StoredArray, given: dict[str, Any]) -> bool:
+def _only_views(q: StoredArray, operands: dict[str, Any]) -> bool:
     """Return True if every operand of the core is a view of its part, and none a copy."""
     parts = zip(_PARTS, (q.data, q.scale, q.global_scale, q.zero_point), strict=True)
     # Nested scales are not given to the core; the scales made of them share memory with no part.
     return all(
         part is None
-        or (operand := given.get(name.replace(" ", "_"))) is None
+        or (operand := operands.get(name.replace(" ", "_"))) is None
         or part is operand
         or np.may_share_memory(part, operand)
         for name, part in (*parts, *q.extras.items())
@@ -288,10 +288,10 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     """Return the options of the core's decoding."""
     storage, scheme = views.storage, views.scheme
     half = 1 << (scheme.bits - 1)
-    stored = finfo(q.data.dtype)
-    element = stored.name if stored.kind == "float" else _element(scheme)
+    payload_format = finfo(q.data.dtype)
+    element = payload_format.name if payload_format.kind == "float" else _element(scheme)
     options: dict[str, Any] = {
-        "element": _UNSIGNED if storage.excess or storage.unsigned else element,
+        "element": _UNSIGNED if storage.excess or storage.is_unsigned else element,
         "bits": scheme.bits - views.high_bits,
         "block": views.core_block,
         "layout": views.packing,
@@ -303,8 +303,9 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     }
     if views.high_bits:
         options["high"] = _high(q, views)
-    if storage.after is not None:
-        options |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
+    if storage.divisor_after is not None:
+        divisor = np.array(storage.divisor_after, np.float32)
+        options |= {"global_scale": divisor, "global_use": "after"}
     elif scheme.name == "mxint8":
         # Codes have six fraction bits.
         options["global_scale"] = np.array(2.0**-6, np.float32)
@@ -325,9 +326,9 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
         code_map = q.extras.get("code map", np.array(scheme.code_map))
         options["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
     elif storage.positive_zero and is_peer:
-        options |= {"element": "map", "code_map": _positive(scheme.element)}
+        options |= {"element": "map", "code_map": _positive_values(scheme.element)}
     elif options["element"] == _INT8 and scheme.bits < _BYTE:
-        options |= {"element": "map", "code_map": _signed(scheme.bits)}
+        options |= {"element": "map", "code_map": _signed_values(scheme.bits)}
     return options
 
 
@@ -351,14 +352,14 @@ def _element(scheme: Scheme) -> str:
 
 
 @cache
-def _positive(element: str) -> Array:
+def _positive_values(element: str) -> Array:
     """Return the values of all codes of a format of 4 bits, with 0 for -0."""
     values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
     return np.where(values == 0, np.float32(0), values)
 
 
 @cache
-def _signed(bits: int) -> Array:
+def _signed_values(bits: int) -> Array:
     """Return the values of all codes that are integers with a sign."""
     values = np.arange(1 << bits, dtype=np.float32)
     return np.where(values < values.size // 2, values, values - np.float32(values.size))

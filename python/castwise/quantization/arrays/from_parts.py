@@ -18,6 +18,7 @@ from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
+from castwise.quantization.producers.geometry import MATRIX, codes_of_block, codes_of_container
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     GLOBAL,
@@ -27,8 +28,8 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Storage,
 )
-from castwise.quantization.producers.matching import Match, matched
-from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.matching import Match, match_layout
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme, may_hold, schemes
@@ -37,7 +38,6 @@ from castwise.quantization.producers.stated import json_of
 _BYTE = 8
 _UE4M3_NAN = 0x7F
 _WORD_BITS = 32
-_MATRIX = 2
 _MAX_AXES = 4
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
 _EXTRAS = (
@@ -71,6 +71,8 @@ def recognized_parts(
     block: int | Sequence[int] | None,
     axis: int | None,
     variant: str | None,
+    # Those that recognition matched; else all of the producer are tried
+    layouts: Sequence[Layout] = (),
 ) -> Made:
     """Make the quantised array that some parts are, which may be lazy."""
     row = find_recipe(recipe)
@@ -80,16 +82,16 @@ def recognized_parts(
         axis = integer("axis", axis, -MAX_SIZE, MAX_SIZE)
     if not isinstance(parts, Mapping):
         raise TypeError(f"parts must map names to arrays, not be of {type(parts).__name__}.")
-    named = {name: _named(name, part) for name, part in parts.items()}
-    if not named:
+    tensors = {name: _named_part(name, part) for name, part in parts.items()}
+    if not tensors:
         raise ValueError("parts is empty; give all tensors of a weight, by their names.")
-    matches = list(_matches(named, row, scheme))
+    matches = list(_matches(tensors, row, layouts or row.layouts, scheme))
     if not matches:
-        raise ValueError(_no_layout(named, row))
+        raise ValueError(_no_layout(tensors, row))
     most = max(len(match.parts) for match in matches)
     matches = [match for match in matches if len(match.parts) == most]
-    _check_parts(matches[0], named, row)
-    stated = _CallerStatements(
+    _check_parts(matches[0], tensors, row)
+    statements = _CallerStatements(
         row,
         scheme,
         None if shape is None else shape_of(shape),
@@ -99,7 +101,7 @@ def recognized_parts(
     )
     problems: dict[str, None] = {}
     candidates: dict[tuple[Any, ...], Made] = {}
-    for arguments in chain.from_iterable(_candidates(match, stated) for match in matches):
+    for arguments in chain.from_iterable(_candidates(match, statements) for match in matches):
         array = make._of_fields(_fields(arguments))
         if (fault := next(faults(array), None)) is not None:
             problems[fault] = None
@@ -112,7 +114,7 @@ def recognized_parts(
     if len(candidates) == 1:
         return next(iter(candidates.values()))
     if not candidates:
-        raise ValueError(next(iter(problems), _no_layout(named, row)))
+        raise ValueError(next(iter(problems), _no_layout(tensors, row)))
     fits = ", ".join(
         f"{name} in blocks of {size}" + (f" ({packing})" if packing else "")
         for name, size, packing in candidates
@@ -131,7 +133,7 @@ def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
+def _named_part(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
     array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
     try:
         return _NamedPart(name, array, finfo(array.dtype).name)
@@ -145,24 +147,29 @@ def _is_exact(q: StoredArray) -> bool:
 
 
 def _matches(
-    named: Mapping[str, _NamedPart], recipe: Producer, scheme: str | None
+    tensors: Mapping[str, _NamedPart],
+    recipe: Producer,
+    layouts: Sequence[Layout],
+    scheme: str | None,
 ) -> Iterator[Match[_NamedPart]]:
     """Find the layouts of a producer whose required parts are there."""
-    for layout in recipe.layouts:
+    for layout in layouts:
         if layout.storage is None or (scheme is not None and not may_hold(layout, scheme)):
             continue
-        for name in named:
-            match = matched(layout, name, named, bare)
+        if layout not in recipe.layouts:
+            continue
+        for name in tensors:
+            match = match_layout(layout, name, tensors, bare)
             if match is not None:
                 yield match
 
 
 def _check_parts(
-    match: Match[_NamedPart], named: Mapping[str, _NamedPart], recipe: Producer
+    match: Match[_NamedPart], tensors: Mapping[str, _NamedPart], recipe: Producer
 ) -> None:
     """Refuse parts that are not of the layout, and those that decoding would leave out."""
     payload = match.payload.name
-    for name in named:
+    for name in tensors:
         if name != payload and name not in match.parts:
             raise ValueError(
                 f"parts has {name!r}, which is not a part of how {recipe.name} stores {payload!r}."
@@ -175,18 +182,18 @@ def _check_parts(
             )
 
 
-def _no_layout(named: Mapping[str, _NamedPart], recipe: Producer) -> str:
+def _no_layout(tensors: Mapping[str, _NamedPart], recipe: Producer) -> str:
     """Say what is missing: most often a scale beside its payload, or a payload beside its scale."""
     have = ", ".join(
-        f"{n} ({tensor.array.dtype}, {tensor.array.shape})" for n, tensor in named.items()
+        f"{n} ({tensor.array.dtype}, {tensor.array.shape})" for n, tensor in tensors.items()
     )
     layout_names: set[tuple[str, ...]] = set()
     for layout in recipe.layouts:
         if layout.storage is not None:
             stem = stem_of(layout)
-            payload = beside(layout.payload, stem) if layout.payload else stem
-            required = [beside(part.name, stem) for part in layout.parts if part.required]
-            layout_names.add(tuple(map(bare, (payload, *required))))
+            payload = name_part(layout.payload, stem) if layout.payload else stem
+            others = [name_part(part.name, stem) for part in layout.parts if part.is_required]
+            layout_names.add(tuple(map(bare, (payload, *others))))
     stores = "; ".join(" + ".join(names) for names in sorted(layout_names))
     return f"parts has {have}, which {recipe.name} does not store together; it stores {stores}."
 
@@ -203,33 +210,39 @@ class _CallerStatements:
     variant: str | None
 
 
-def _candidates(match: Match[_NamedPart], stated: _CallerStatements) -> Iterator[dict[str, Any]]:
+def _candidates(
+    match: Match[_NamedPart], statements: _CallerStatements
+) -> Iterator[dict[str, Any]]:
     """Make the arguments of each scheme that a layout may hold."""
     arrays = _arrays(match)
     layout, storage = match.layout, match.layout.storage or Storage()
     state = _state(match)
-    marked = _marked(match, stated.recipe, stated.scheme)
-    shape = state.get("shape") or _stated_shape(match, stated.shape)
-    for name in _schemes(layout) if stated.scheme is None else (stated.scheme,):
-        if marked not in (None, name):
+    marker_scheme = _scheme_of_marker(match, statements.recipe, statements.scheme)
+    shape = state.get("shape") or _stated_shape(match, statements.shape)
+    for name in _schemes(layout) if statements.scheme is None else (statements.scheme,):
+        if marker_scheme not in (None, name):
             continue
         row = find_scheme(name)
-        block = state.get("block") or stated.block or block_pair(layout.block or row.block)
-        known = stated.variant in storage.packing
+        block = state.get("block") or statements.block or block_pair(layout.block or row.block)
+        is_packing = statements.variant in storage.packing
         # Words without filler bits are packed alike.
-        alike = _WORD_BITS % row.bits == 0
-        for packing in (stated.variant,) if known else storage.packing[: 1 if alike else None]:
+        is_same_packing = _WORD_BITS % row.bits == 0
+        for packing in (
+            (statements.variant,)
+            if is_packing
+            else storage.packing[: 1 if is_same_packing else None]
+        ):
             arguments = {
                 "scheme": name,
-                "recipe": stated.recipe.name,
+                "recipe": statements.recipe.name,
                 "block": block,
-                "axis": stated.axis,
+                "axis": statements.axis,
                 "layout": layout,
-                "variant": packing if packing != storage.packing[0] else stated.variant,
+                "variant": packing if packing != storage.packing[0] else statements.variant,
                 **arrays,
             }
             room = shape if shape is not None else _room(arguments, row)
-            more = None if room is None else _split(arguments, stated.recipe, room)
+            more = None if room is None else _split(arguments, statements.recipe, room)
             if more is not None:
                 yield arguments | {"shape": room} | more
 
@@ -246,7 +259,7 @@ def _stated_shape(
     """Return the shape that the parts state, or what the caller states."""
     for part, tensor in match.parts.values():
         if part.use == "shape":
-            if tensor.array.size not in range(_MATRIX, _MAX_AXES + 1):
+            if tensor.array.size not in range(MATRIX, _MAX_AXES + 1):
                 raise ValueError(
                     f"{tensor.name!r} has {tensor.array.size} numbers, which is not the shape of a "
                     "matrix or a stack of them; fetch the checkpoint again."
@@ -254,8 +267,8 @@ def _stated_shape(
             stated_shape = tuple(int(n) for n in np.asarray(tensor.array).reshape(-1))
             if min(stated_shape) < 0:
                 raise ValueError(f"{tensor.name!r} has negative sizes, {stated_shape}.")
-            if len(stated_shape) == _MATRIX:  # of one matrix of a stack
-                stated_shape = (*match.payload.array.shape[:-_MATRIX], *stated_shape)
+            if len(stated_shape) == MATRIX:  # of one matrix of a stack
+                stated_shape = (*match.payload.array.shape[:-MATRIX], *stated_shape)
             if shape is not None and shape != stated_shape:
                 raise ValueError(f"shape={shape} is not valid; the parts state {stated_shape}.")
             return stated_shape
@@ -290,17 +303,19 @@ def _state(match: Match[_NamedPart]) -> dict[str, Any]:
         raise ValueError(f"{tensor.name!r} does not state shape, blocksize and quant_type.")
     arguments: dict[str, Any] = {"shape": tuple(sizes), "block": (1, size), "extras": {}}
     if any(part.use == "nested scale" for part, _ in match.parts.values()):
-        nested, offset = state.get("nested_blocksize"), state.get("nested_offset")
-        if not (_is_count(nested) and nested and isinstance(offset, float)):
+        nested_size, offset = state.get("nested_blocksize"), state.get("nested_offset")
+        if not (_is_count(nested_size) and nested_size and isinstance(offset, float)):
             raise ValueError(f"{tensor.name!r} does not state nested_blocksize and nested_offset.")
         arguments["extras"] = {
             "nested bias": np.array(offset, np.float32),
-            "nested block": np.array(nested),
+            "nested block": np.array(nested_size),
         }
     return arguments
 
 
-def _marked(match: Match[_NamedPart], producer: Producer, scheme_name: str | None) -> str | None:
+def _scheme_of_marker(
+    match: Match[_NamedPart], producer: Producer, scheme_name: str | None
+) -> str | None:
     """Return the scheme that a marker names; refuse codes that a marker says are changed.
 
     ValueError: rows are reordered, or codes rotated, or the marker names another scheme than is
@@ -332,25 +347,22 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
     if storage.fields:
         sizes = dict(storage.fields)
         block_bytes = sum(sizes.values())
-        codes = sizes["data"] * _BYTE // (scheme.bits - int("high" in sizes))
         if data.shape[-1] % block_bytes:
             return None
-        return *data.shape[:-1], data.shape[-1] // block_bytes * codes
+        blocks = data.shape[-1] // block_bytes
+        return *data.shape[:-1], blocks * codes_of_block(sizes, scheme.bits)
     shape = data.shape
-    needed = _MATRIX if storage.split or storage.transposed else 1
-    if len(shape) < needed:
+    axis_count = MATRIX if storage.split or storage.orientation else 1
+    if len(shape) < axis_count:
         return None
     if storage.split:
         shape = (*shape[:-2], shape[-2] * shape[-1])
-    if storage.transposed in ("parts", "pairs"):
+    if storage.orientation in ("parts", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
-    bits = data.dtype.itemsize * _BYTE
     packing = arguments.get("variant", storage.packing[0])
-    codes_per_row = (
-        bits // scheme.bits * shape[-1] if packing == "padded" else shape[-1] * bits // scheme.bits
-    )
-    shape = (*shape[:-1], codes_per_row)
-    if storage.transposed in ("weight", "pairs"):
+    codes = codes_of_container(scheme.bits, data.dtype.itemsize, packing)
+    shape = (*shape[:-1], int(shape[-1] * codes))
+    if storage.orientation in ("weight", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     axis = arguments["axis"] % len(shape)
     return (*shape[:axis], shape[-1], *shape[axis:-1])

@@ -26,7 +26,7 @@ class LazyArray:
     shape: tuple[int, ...]  # the shape that it is seen in
     dtype: np.dtype[Any]  # of its elements
     # Its shape as stored, which differs in axes of one element, or in last axes that are joined
-    stored: tuple[int, ...]
+    stored_shape: tuple[int, ...]
     # Reads what is within ranges, one for each stored axis
     box: Callable[[Sequence[Range]], NDArray[Any]]
 
@@ -43,23 +43,23 @@ class LazyArray:
         shape = tuple(shape)
         if shape == self.shape:
             return self
-        return LazyArray(self.name, shape, self.dtype, self.stored, self.box)
+        return LazyArray(self.name, shape, self.dtype, self.stored_shape, self.box)
 
     def as_rows(self, shape: tuple[int, int]) -> LazyArray:
         """View the tensor as a matrix whose rows may lie in several first axes; any can be read."""
         if self.ndim <= len(shape) or self.shape[0] == shape[0] or not self.size:
             return self.reshape(shape)
-        inside = shape[0] // self.shape[0]  # of one index of the first axis
+        row_count = shape[0] // self.shape[0]  # of one index of the first axis
 
         def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            (begin, end), (left, right) = ranges
-            rows = self[begin // inside : -(-end // inside)].reshape(-1, shape[1])
-            skipped = begin % inside
-            return rows[skipped : skipped + end - begin, left:right]
+            (begin, end), (low, high) = ranges
+            rows = self[begin // row_count : -(-end // row_count)].reshape(-1, shape[1])
+            offset = begin % row_count
+            return rows[offset : offset + end - begin, low:high]
 
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
-    def taken(self, index: NDArray[Any]) -> LazyArray:
+    def take_last(self, index: NDArray[Any]) -> LazyArray:
         """View the elements at these places of the last axis; all of that axis is read."""
         shape = (*self.shape[:-1], len(index))
 
@@ -71,7 +71,7 @@ class LazyArray:
 
     def __getitem__(self, index: Index) -> NDArray[Any]:
         if index is ... or index == (...,):
-            return self.box([(0, count) for count in self.stored]).reshape(self.shape)
+            return self.box([(0, count) for count in self.stored_shape]).reshape(self.shape)
         items = [
             item for item in (index if isinstance(index, tuple) else (index,)) if item is not ...
         ]
@@ -85,22 +85,22 @@ class LazyArray:
                 shape.append(end - begin)
             else:
                 ranges.append((item, item + 1))
-        return self.box(self._stored(ranges)).reshape(shape)
+        return self.box(self._stored_ranges(ranges)).reshape(shape)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self[...], dtype, copy=copy)
 
-    def _stored(self, ranges: Sequence[Range]) -> list[Range]:
+    def _stored_ranges(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the ranges of the stored axes."""
         boxes: list[Range] = []
-        seen = ((n, bounds) for n, bounds in zip(self.shape, ranges, strict=True) if n != 1)
-        for axis, count in enumerate(self.stored):
+        ranges_seen = ((n, bounds) for n, bounds in zip(self.shape, ranges, strict=True) if n != 1)
+        for axis, count in enumerate(self.stored_shape):
             if count == 1:
                 boxes.append((0, 1))
                 continue
-            size, bounds = next(seen)
+            size, bounds = next(ranges_seen)
             if size != count:
                 assert bounds == (0, size), "of joined axes all is wanted"  # noqa: S101
-                return [*boxes, *((0, n) for n in self.stored[axis:])]
+                return [*boxes, *((0, n) for n in self.stored_shape[axis:])]
             boxes.append(bounds)
         return boxes

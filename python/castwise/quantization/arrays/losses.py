@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._core import finfo
 from castwise._options import Arithmetic
-from castwise.quantization.arrays.decode import decoded, decoded_codes, product_range
+from castwise.quantization.arrays.decode import decode_array, decoded_codes, product_range
 from castwise.quantization.arrays.views import StoredArray
 
 _MARGIN = 4
@@ -68,5 +68,5 @@ def _bounds(q: StoredArray, dtype: np.dtype[Any]) -> tuple[bool, bool]:
 def _products(q: StoredArray, dtype: np.dtype[Any], arithmetic: Arithmetic) -> NDArray[Any]:
     """Decode without what is added to products."""
     extras = {name: part for name, part in q.extras.items() if name != "bias"}
-    products = decoded(q._with(extras=extras), dtype, arithmetic=arithmetic, threads=1)
+    products = decode_array(q._with(extras=extras), dtype, arithmetic=arithmetic, threads=1)
     return _core.cast(products, np.float32)

@@ -21,7 +21,7 @@ from castwise.quantization.arrays.views import (
     views_of,
 )
 from castwise.quantization.producers.layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
-from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe, written_layout
 
@@ -39,13 +39,13 @@ def named_parts(q: StoredArray, recipe: str | None) -> dict[str, Array]:
     if views.storage.fields:
         return {layout.payload: _blocks(q, views)}
     stem = stem_of(layout)
-    parts = {bare(beside(layout.payload, stem) if layout.payload else stem): q.data}
+    parts = {bare(name_part(layout.payload, stem) if layout.payload else stem): q.data}
     roles: set[str] = set()
     for part in layout.parts:
         value = None if part.role in roles else _value(q, part, views)
         if value is not None:
             roles |= {part.role} - {OTHER}
-            parts[bare(beside(part.name, stem))] = value
+            parts[bare(name_part(part.name, stem))] = value
     return parts
 
 
@@ -110,14 +110,15 @@ def _dtype_of_scales(q: StoredArray, target: Views) -> np.dtype[Any]:
 def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
     """Say which bytes another producer does not store alike; the first reason is the best one."""
     of, by, layout = q.recipe or "q", target.recipe.name if target.recipe else "", target.layout
-    if layout.storage is None or not _is_named(target) or _needs_metadata(target):
+    needs_metadata = target.recipe is None or target.recipe.needs_metadata
+    if layout.storage is None or not _is_named(target) or needs_metadata:
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
-    given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
-    needed = {part.role for part in layout.parts if part.required}
-    for name, part in given.items():
+    parts_of_q = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
+    required_roles = {part.role for part in layout.parts if part.is_required}
+    for name, part in parts_of_q.items():
         article, count = ("a", "none") if part is None else ("no", "one")
-        if name in needed if part is None else name not in roles:
+        if name in required_roles if part is None else name not in roles:
             yield f"{by} has {article} {name} for {q.scheme}, and {of} has {count}"
     verbs = [
         {"multiply": "multiplies", "divide": "divides"}[side.storage.global_use]
@@ -145,7 +146,7 @@ _ALIKE: dict[str, Any] = {
     "global_use": "multiply",
     "container": None,
     "split": False,
-    "grouped": False,
+    "has_groups": False,
     "read_only": False,
     "positive_zero": False,
     "unsigned_scales": False,
@@ -200,10 +201,6 @@ def marker_of(views: Views) -> Array | None:
     return _json_bytes(state)
 
 
-def _needs_metadata(views: Views) -> bool:
-    return views.recipe is not None and views.recipe.needs_metadata
-
-
 def _state(q: StoredArray, views: Views) -> Array:
     """Write what bitsandbytes stores beside codes of 4 bits."""
     state: dict[str, Any] = {
@@ -229,5 +226,5 @@ def _blocks(q: StoredArray, views: Views) -> Array:
         np.ascontiguousarray(parts[name]).view(np.uint8).reshape(*lead, size)
         for name, size in views.storage.fields
     ]
-    joined = np.concatenate(pieces, axis=-1)
-    return joined.reshape(*lead[:-1], lead[-1] * joined.shape[-1])
+    blocks = np.concatenate(pieces, axis=-1)
+    return blocks.reshape(*lead[:-1], lead[-1] * blocks.shape[-1])

@@ -11,8 +11,7 @@ from castwise import _core
 from castwise._core import read_array
 from castwise._options import Packing
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
-from castwise.quantization.arrays.views import containers
-from castwise.quantization.producers.layouts import TILE, ceil_div
+from castwise.quantization.producers.geometry import TILE, container_count, padded_shape
 
 _WORDS = ("padded", "awq")
 
@@ -60,7 +59,7 @@ def pack(
         raise TypeError(f"codes has dtype {array.dtype}; give int8 or uint8.")
     bits = integer("bits", bits, 1, 8)
     kind = np.dtype(dtype if dtype is not None else np.int32 if layout in _WORDS else np.uint8)
-    count = containers(array.shape[-1], bits, kind.itemsize, layout)
+    count = container_count(array.shape[-1], bits, kind.itemsize, layout)
     out = np.zeros((*array.shape[:-1], count), kind)
     if out.size:
         _core.pack_codes(np.atleast_2d(array), np.atleast_2d(out), bits=bits, layout=layout)
@@ -117,7 +116,7 @@ def unpack(
     count = room if columns is None else integer("columns", columns, 0, MAX_SIZE)
     if count > room:
         raise ValueError(f"columns={columns} is not valid; there is room for {room}.")
-    used = containers(count, bits, array.dtype.itemsize, layout)
+    used = container_count(count, bits, array.dtype.itemsize, layout)
     out = np.empty((*array.shape[:-1], count), np.int8 if signed else np.uint8)
     used_part = np.atleast_2d(array)[..., :used]
     if out.size:
@@ -162,8 +161,7 @@ def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
 
     """
     array = _scales("scales", scales)
-    sizes = (ceil_div(n, t) * t for n, t in zip(array.shape[-2:], TILE, strict=True))
-    out = np.zeros((*array.shape[:-2], *sizes), array.dtype)
+    out = np.zeros((*array.shape[:-2], *padded_shape(array.shape[-2:], TILE)), array.dtype)
     _core.swizzle_scales(array.view(np.uint8), out.view(np.uint8))
     return out
 
@@ -199,7 +197,7 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
     """
     array = _scales("swizzled", swizzled)
     rows, columns = integer("rows", rows, 0, MAX_SIZE), integer("columns", columns, 0, MAX_SIZE)
-    sizes = tuple(ceil_div(n, t) * t for n, t in zip((rows, columns), TILE, strict=True))
+    sizes = padded_shape((rows, columns), TILE)
     if array.shape[-2:] != sizes:
         raise ValueError(
             f"swizzled has shape {array.shape}; {rows} by {columns} scales need {sizes}."

@@ -36,6 +36,7 @@ from castwise.quantization.arrays.views import (
     scale_dtype,
     views_of,
 )
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import ZERO, Storage
 from castwise.quantization.producers.registry import (
     find_recipe,
@@ -43,7 +44,6 @@ from castwise.quantization.producers.registry import (
 )
 from castwise.quantization.producers.schemes import Scheme, find_scheme, has_bias, has_global_scale
 
-_MATRIX = 2
 _SMALL = 1 << 14
 """Elements that are encoded, and compared with others, sooner than the core is told how."""
 
@@ -163,7 +163,7 @@ def quantize_slab(
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size:
         return _planned_and_made(x, request, amax, threads)[0]
-    return _quantized(x, _known_plan(*request), amax, threads)
+    return _encode_array(x, _known_plan(*request), amax, threads)
 
 
 def _planned_and_made(
@@ -172,27 +172,27 @@ def _planned_and_made(
     try:
         plan = _known_plan(*request)
     except TypeError:  # of what has no hash, too, which its own check names
-        plan = _planned(*request)
+        plan = _plan_of(*request)
     if not array.size and plan.block == (0, 0):
         return _of_nothing(array, plan, request, amax), plan
     largest = None if amax is None else magnitude(amax)
-    return _quantized(array, plan, largest, threads), plan
+    return _encode_array(array, plan, largest, threads), plan
 
 
-def _quantized(
+def _encode_array(
     array: Array, plan: _Plan, amax: float | None, threads: int | None
 ) -> QuantizedArray:
     for encoder in plan.encoders if amax is None else ():
         parts = encoder.encode(array, threads)
         if parts is not None:
             return _result(plan, *parts)
-    return _encoded(array, plan, amax, threads)
+    return _encode(array, plan, amax, threads)
 
 
 def _near_one(
     plan: _Plan, amax: float | None, threads: int | None, array: Array, factor: float
 ) -> QuantizedArray:
-    return _quantized(array, plan, None if amax is None else amax * factor, threads)
+    return _encode_array(array, plan, None if amax is None else amax * factor, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +219,7 @@ class _Plan:
     encoders: list[_core.BlockEncoder]
 
 
-def _planned(  # noqa: PLR0917  (keywords take longer to look up)
+def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     scheme: str,
     recipe: str | None,
     block: tuple[int, int] | None,
@@ -243,8 +243,8 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     producer = row.recipes[0] if recipe is None else recipe
     if producer not in row.recipes:
         find_recipe(producer)
-        known = ", ".join(row.recipes)
-        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
+        names = ", ".join(row.recipes)
+        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {names}.")
     if four_over_six is not None and not row.global_scale:
         raise ValueError(
             f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
@@ -255,10 +255,10 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
             "of MX or fp8."
         )
     if not symmetric and not _may_be_asymmetric(row, producer):
-        known = " or ".join(repr(name) for name in row.recipes if _may_be_asymmetric(row, name))
+        names = " or ".join(repr(name) for name in row.recipes if _may_be_asymmetric(row, name))
         raise ValueError(
             f"symmetric=False is not valid for {row.name} as recipe={producer!r} stores it, which "
-            f"is without zero points; leave it out{f', or use recipe={known}' if known else ''}."
+            f"is without zero points; leave it out{f', or use recipe={names}' if names else ''}."
         )
     layout = written_layout(producer, row, symmetric=symmetric)
     storage = layout.storage or Storage()
@@ -266,10 +266,10 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     size = row.block if block is None else _allowed_block(row, block, shape)
     if layout.block is not None and storage.fields:
         size = block_pair(layout.block)
-    stored = (1, size[1]) if row.global_scale else size
-    views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
+    stored_block = (1, size[1]) if row.global_scale else size
+    views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored_block)
     _check_shape(views)
-    as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > _MATRIX and 0 not in shape
+    as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > MATRIX and 0 not in shape
     grid = (1, 1) if as_one else replace(views, block=size).grid
     powers = scale_rule is not None and row.rule is None
     scales = scale_dtype(views, dtype, powers=powers)
@@ -292,10 +292,10 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     # it takes, if another value is given.
     options |= {
         name: value if name in {"offset", "seed"} else str(value)
-        for name, (value, assumed) in further_options.items()
-        if value != assumed
+        for name, (value, default) in further_options.items()
+        if value != default
     }
-    moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
+    moves = storage.tile is not None or storage.fields or storage.orientation in ("parts", "pairs")
     is_moved = views.is_transposed or storage.flat or axis not in (-1, len(shape) - 1)
     # A copy of a dict that has all keys takes a fifth of what it takes to make one.
     fields: dict[str, Any] = {
@@ -329,7 +329,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     )
 
 
-_known_plan = lru_cache(1 << 10, typed=True)(_planned)
+_known_plan = lru_cache(1 << 10, typed=True)(_plan_of)
 
 
 def _may_be_asymmetric(scheme: Scheme, recipe: str) -> bool:
@@ -345,21 +345,21 @@ def _allowed_block(
 ) -> tuple[int, int]:
     """Refuse a block that the scheme cannot have."""
     rows, columns = scheme.block
-    grouped = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
+    has_free_blocks = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
     if block == scheme.block:
         return block
     if scheme.global_scale and block == (columns, columns):
         return block
-    if grouped and block[1] > 0 and block[0] > 0 and (block[0] == 1 or rows > 1):
+    if has_free_blocks and block[1] > 0 and block[0] > 0 and (block[0] == 1 or rows > 1):
         return block
     text = f"({rows}, {columns})" + (f" or ({columns}, {columns})" if scheme.global_scale else "")
     raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
 
 
-def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
+def _encode(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
     """Allocate the parts and have the core fill them."""
     views, scheme, grid = plan.views, plan.scheme, plan.grid
-    data, stored_scale, stored_bias = _allocated(plan)
+    data, stored_scale, stored_bias = _allocate_parts(plan)
     weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
     options = plan.options if threads is None else {**plan.options, "threads": threads}
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
@@ -376,9 +376,9 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         in_order = all(part.flags.c_contiguous for part in (x, weight, codes))
         is_steady = in_order and plan.at_once and plan.fills and amax is None
         parts = (x, data, stored_scale, second)
-        stored = [part for part in parts if part is not None] if is_steady else None
+        stored_parts = [part for part in parts if part is not None] if is_steady else None
         with _caller_index(x.shape, plan):
-            encoder = _core.encode_blocks(weight, codes, scale, stored=stored, **options)
+            encoder = _core.encode_blocks(weight, codes, scale, stored=stored_parts, **options)
         if encoder is not None:
             plan.encoders[:] = [encoder]
     if not plan.at_once:
@@ -428,14 +428,14 @@ def core_encoding(
     if not _lies_alike(plan, views_of(q)):
         return False
     if x.size <= _SMALL:
-        made = _quantized(x, plan, amax, 1)
+        reencoding = _encode_array(x, plan, amax, 1)
         return all(
             (one is None and other is None)
             or (one is not None and other is not None and _have_same_bits(one, other))
             for one, other in (
-                (made.data, q.data),
-                (made.scale, q.scale),
-                (made.global_scale, q.global_scale),
+                (reencoding.data, q.data),
+                (reencoding.scale, q.scale),
+                (reencoding.global_scale, q.global_scale),
             )
         )
     scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
@@ -444,10 +444,10 @@ def core_encoding(
     if not is_seen or scales != plan.options.get("scale_format", plan.dtype.name):
         return False
     encoding, second = _with_amax(plan, plan.options, x, x, amax)
-    stored = q.global_scale
-    if second is None or stored is None:
-        return encoding if second is stored else False
-    return encoding if second == np.asarray(stored, np.float32).reshape(()) else False
+    level = q.global_scale
+    if second is None or level is None:
+        return encoding if second is level else False
+    return encoding if second == np.asarray(level, np.float32).reshape(()) else False
 
 
 def _have_same_bits(one: Array, other: Array) -> bool:
@@ -473,10 +473,8 @@ def _of_nothing(
     """Give an array without elements the scale of a zero."""
     zero = np.zeros((1,) * x.ndim, x.dtype)
     like: list[Any] = [zero.shape if value == x.shape else value for value in request]
-    quantized_zero = _encoded(
-        zero, _planned(*like), None if amax is None else magnitude(amax), None
-    )
-    data, scale, bias = _allocated(plan)
+    quantized_zero = _encode(zero, _plan_of(*like), None if amax is None else magnitude(amax), None)
+    data, scale, bias = _allocate_parts(plan)
     scale[...] = quantized_zero.scale
     if bias is not None:
         bias[...] = quantized_zero.extras["bias"]
@@ -521,12 +519,12 @@ def _caller_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
         match = re.search(r"(?<=at index \[)[\d, ]+", str(error))
         if match is None or plan.as_given:
             raise
-        seen = tuple(int(number) for number in match[0].split(","))
+        index = tuple(int(number) for number in match[0].split(","))
         axes = (np.broadcast_to(axis, shape) for axis in np.ogrid[*map(slice, shape)])
         views = [plan.views.of_weight(axis) for axis in axes]
         if plan.as_one:
             views = [view.reshape(-1, view.shape[-1]) for view in views]
-        indices = ", ".join(str(view[seen]) for view in views)
+        indices = ", ".join(str(view[index]) for view in views)
         raise ValueError(str(error).replace(match[0], indices)) from None
 
 
@@ -555,7 +553,7 @@ def _check_shape(views: Views) -> None:
         )
 
 
-def _allocated(plan: _Plan) -> tuple[Array, Array, Array | None]:
+def _allocate_parts(plan: _Plan) -> tuple[Array, Array, Array | None]:
     """Make the arrays that are stored: the payload, scales and biases."""
     views, dtype = plan.views, plan.dtype
     fields = views.storage.fields

@@ -69,7 +69,7 @@ class _Decodable(Protocol):
     def bits_per_weight(self) -> float: ...
 
 
-def compared(
+def report_on(
     q: _Decodable, x: NDArray[Any], decode: Callable[[Any, DTypeLike], NDArray[Any]]
 ) -> QuantizationReport:
     """Compare an array with what a quantised one decodes to, in float64."""
@@ -99,8 +99,8 @@ def compared(
 def _largest_place(comparison: Comparison) -> int:
     """Return where the error is largest first; infinite where a finite number is lost."""
     error, place = comparison.largest_difference or (0.0, 0)
-    lost = comparison.first_lost
-    return place if lost is None or (math.isinf(error) and place < lost) else lost
+    first_lost = comparison.first_lost
+    return place if first_lost is None or (math.isinf(error) and place < first_lost) else first_lost
 
 
 def _decibels(losses: CastReport) -> float:

@@ -11,10 +11,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
-from castwise.quantization.producers.layouts import TILE, ceil_div
+from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, codes_of_container
 
-_BYTE = 8
-_MATRIX = 2
 Rows = TypeVar("Rows", bound=StoredArray)
 
 
@@ -41,8 +39,10 @@ def step_of(views: Views) -> int:
 
 @lru_cache(1 << 10)
 def _step(views: Views, nested_block: int) -> int:
-    cut = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
-    return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
+    row_parts = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
+    return math.lcm(
+        *(part.rows.numerator for part in row_parts), *(part.multiple for part in row_parts)
+    )
 
 
 def rows_of(
@@ -58,7 +58,7 @@ def rows_of(
     """
     views = views_of(q)
     shape = views.shape
-    if len(shape) != _MATRIX + len(place) or views.axis % len(shape) < len(place):
+    if len(shape) != MATRIX + len(place) or views.axis % len(shape) < len(place):
         raise ValueError(f"rows of shape {shape} along axis {q.axis} cannot be decoded apart.")
     nested_block = int(q.extras.get("nested block", 1))
     axes, rows = _row_axes(views, nested_block), shape[-2]
@@ -66,7 +66,7 @@ def rows_of(
     if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
         raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
 
-    within: tuple[Any, ...] = (*place, ...)
+    matrix_index: tuple[Any, ...] = (*place, ...)
 
     def cut_part(name: str, part: Array | None) -> Array | None:
         if part is None:
@@ -75,17 +75,17 @@ def rows_of(
         if row_axis is None:
             # Each matrix may have a scale of its own.
             is_per_matrix = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
-            return part.reshape(shape[:-2])[within] if is_per_matrix else part[...]
+            return part.reshape(shape[:-2])[matrix_index] if is_per_matrix else part[...]
         lead = len(place) + (0 if row_axis.axis is None else row_axis.axis + 1)
         if part.shape[:lead] != tuple(row_axis.shape[:lead]):
             part = part.reshape(row_axis.shape)
-        where = within
+        where = matrix_index
         if row_axis.axis is not None and stop - start < rows:
             end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
             span = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
             where = (*place, *[slice(None)] * row_axis.axis, span, ...)
-        cut: Array = part[where]
-        return cut
+        rows_of_part: Array = part[where]
+        return rows_of_part
 
     # They fit, as the whole parts do.
     return q._with(
@@ -103,20 +103,21 @@ def rows_of(
 def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
     """Say of each part that has rows how they lie in it."""
     storage, data, scale = views.storage, views.data_shape, views.scale_shape
-    per_byte = _codes(views, views.container.itemsize)
+    bits = views.scheme.bits - views.high_bits
+    per_container = codes_of_container(bits, views.container.itemsize, views.packing)
     if storage.flat:
         columns = max(views.shape[-1], 1)
         blocks = Fraction(views.block[1], columns)
-        nested = blocks * nested_block
+        nested_rows = blocks * nested_block
         return {
-            "data": _RowAxis(data, 0, per_byte / columns),
+            "data": _RowAxis(data, 0, per_container / columns),
             "scale": _RowAxis(scale, 0, blocks),
-            "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested),
+            "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested_rows),
         }
     # Rows of the plain matrix are columns of the core's where codes are packed along them.
     across = views.is_transposed != (views.axis % len(views.shape) == len(views.shape) - 2)
-    axis = int(across != (storage.transposed in ("parts", "pairs")))
-    whole = views.block[1] if storage.split else per_byte
+    axis = int(across != (storage.orientation in ("parts", "pairs")))
+    whole = views.block[1] if storage.split else per_container
     parts = {
         "data": _RowAxis(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
         "high": _RowAxis(data, axis),
@@ -130,12 +131,6 @@ def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
         tile = TILE[0] if storage.tile is not None else 1
         of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
         parts["scale"] = parts["bias"] = _RowAxis(scale, of_block, Fraction(size), tile)
-        packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
-        parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * packed)
+        codes = 1 if storage.zeros == "plain" else per_container
+        parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * codes)
     return parts
-
-
-def _codes(views: Views, itemsize: int) -> Fraction:
-    """Count the codes that a container holds."""
-    width, bits = _BYTE * itemsize, views.scheme.bits - views.high_bits
-    return Fraction(width // bits) if views.packing == "padded" else Fraction(width, bits)

@@ -41,22 +41,24 @@ def amax_bounds(
     is_relative = row.global_scale and has_global_scale(layout)
     if E8M0 in {row.scale, scale_dtype.name} or (is_relative and not storage.inner):
         return None
-    stored = finfo(format_of_bytes(scale_dtype, row) or scale_dtype)
+    scale_format = finfo(format_of_bytes(scale_dtype, row) or scale_dtype)
     if storage.inner:
-        stored = finfo(min(weight_dtype, np.dtype(np.float32), key=lambda dtype: dtype.itemsize))
+        scale_format = finfo(
+            min(weight_dtype, np.dtype(np.float32), key=lambda dtype: dtype.itemsize)
+        )
     normal, single = (
         max(float(dtype.smallest_normal) for dtype in dtypes)
-        for dtypes in ((stored, finfo(weight_dtype)), (finfo("float32"),))
+        for dtypes in ((scale_format, finfo(weight_dtype)), (finfo("float32"),))
     )
     if normal <= single and not (is_affine or storage.divides):
         return None
     is_float = row.element.startswith("float")
     largest = float(finfo(row.element).max) if is_float else 2.0 ** (row.bits - 1)
-    low, high = normal * largest, float(stored.max) * largest
+    low, high = normal * largest, float(scale_format.max) * largest
     if is_affine:  # its range is twice as large
-        low, high = max(low, _LEAST_AMAX), min(high, float(stored.max) / 2)
+        low, high = max(low, _LEAST_AMAX), min(high, float(scale_format.max) / 2)
     if storage.divides:
-        low, high = max(2 * largest / float(stored.max), _LEAST_AMAX), math.inf
+        low, high = max(2 * largest / float(scale_format.max), _LEAST_AMAX), math.inf
     return low, high
 
 
@@ -74,8 +76,8 @@ def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
         return 0.0
     factor = 2.0 ** -math.frexp(largest)[1]
     near_one = (x.astype(np.float64) * factor).astype(x.dtype)
-    kept, kept_near_one = _decibels(x, q), _decibels(near_one, encode(near_one, factor))
-    return 0.0 if kept == math.inf else kept_near_one - kept
+    decibels, decibels_near_one = _decibels(x, q), _decibels(near_one, encode(near_one, factor))
+    return 0.0 if decibels == math.inf else decibels_near_one - decibels
 
 
 def exceeds_scales(lost_db: float) -> bool:
@@ -85,12 +87,16 @@ def exceeds_scales(lost_db: float) -> bool:
 
 def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode) -> None:
     """Warn if the scales of an array are beyond the range of their format."""
-    lost = lost_to_scales(x, q, encode)
-    if not exceeds_scales(lost):
+    lost_db = lost_to_scales(x, q, encode)
+    if not exceeds_scales(lost_db):
         return
-    found = keeping_scheme(q.scheme, q.recipe)
-    advice = "" if found is None else f"; scheme={found[0]!r}, recipe={found[1]!r} keeps them"
-    amount = f"{lost:.1f} dB" if math.isfinite(lost) else "all values"
+    replacement = keeping_scheme(q.scheme, q.recipe)
+    advice = (
+        ""
+        if replacement is None
+        else f"; scheme={replacement[0]!r}, recipe={replacement[1]!r} keeps them"
+    )
+    amount = f"{lost_db:.1f} dB" if math.isfinite(lost_db) else "all values"
     use = f"stores in {q.scale.dtype.name}"
     if views_of(q).storage.inner:
         use = f"multiplies in {x.dtype.name}"

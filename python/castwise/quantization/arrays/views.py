@@ -18,21 +18,22 @@ from numpy.typing import DTypeLike, NDArray
 from castwise import _core
 from castwise._core import finfo
 from castwise.quantization.arrays._arguments import block_pair
-from castwise.quantization.producers.layouts import E4M3, E8M0, TILE, Layout, Storage, ceil_div
+from castwise.quantization.producers.geometry import (
+    MATRIX,
+    TILE,
+    block_grid,
+    ceil_div,
+    codes_of_block,
+    container_count,
+    padded_shape,
+)
+from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import known_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme
 
 Array = NDArray[Any]
-_WORD_BITS = 32
 _BYTE = 8
-_MATRIX = 2
-
-
-def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of scales without the axes inside of blocks, which ModelOpt's have."""
-    is_split = len(payload) == _MATRIX and len(scale) == 2 * _MATRIX and scale[1::2] == (1, 1)
-    return scale[::2] if is_split else scale
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -41,13 +42,6 @@ def dtype_of(name: str) -> np.dtype[Any]:
     if dtype is None:
         raise TypeError(f"{name} has no numpy dtype.")
     return dtype
-
-
-def containers(columns: int, bits: int, itemsize: int, packing: str) -> int:
-    """Count the containers of so many codes."""
-    if packing == "padded":
-        return ceil_div(columns, _WORD_BITS // bits)
-    return ceil_div(columns * bits, _BYTE * itemsize)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +65,7 @@ class Views:
     @cached_property
     def is_transposed(self) -> bool:
         """True if the rows of the stored matrix are the axis along which scales are shared."""
-        return self.storage.transposed in ("weight", "pairs")
+        return self.storage.orientation in ("weight", "pairs")
 
     @cached_property
     def core_block(self) -> tuple[int, int]:
@@ -92,19 +86,17 @@ class Views:
     @cached_property
     def grid(self) -> tuple[int, ...]:
         """The blocks along each axis, as the core sees them."""
-        *stack, rows, columns = self.core_shape
-        high, wide = self.core_block
-        return *stack, ceil_div(rows, high or rows or 1), ceil_div(columns, wide or columns or 1)
+        return block_grid(self.core_shape, self.core_block)
 
     def of_weight(self, array: Array) -> Array:
         """View an array of `shape` as the core sees it; it must be contiguous if stored flat."""
         last = self.axis in (-1, array.ndim - 1)
-        moved = array if last else np.moveaxis(array, self.axis, -1)
+        view = array if last else np.moveaxis(array, self.axis, -1)
         if self.storage.flat:
-            return moved.reshape(self.core_shape)
-        if moved.ndim == 1:
-            moved = moved[None]
-        return moved.swapaxes(-1, -2) if self.is_transposed else moved
+            return view.reshape(self.core_shape)
+        if view.ndim == 1:
+            view = view[None]
+        return view.swapaxes(-1, -2) if self.is_transposed else view
 
     # The payload
 
@@ -123,18 +115,18 @@ class Views:
 
     def _containers(self, columns: int) -> int:
         bits = self.scheme.bits - self.high_bits
-        return containers(columns, bits, self.container.itemsize, self.packing)
+        return container_count(columns, bits, self.container.itemsize, self.packing)
 
     @cached_property
     def data_shape(self) -> tuple[int, ...]:
         """The shape of the payload as it is stored."""
         *stack, rows, columns = self.core_shape
         if self.storage.tile is not None:
-            rows, columns = self._padded(rows, columns)
+            rows, columns = padded_shape((rows, columns), self.storage.tile)
         count = self._containers(columns)
         if self.storage.flat:
             return (count, 1) if self.recipe is not None else (count,)
-        if self.storage.transposed in ("parts", "pairs"):
+        if self.storage.orientation in ("parts", "pairs"):
             return *stack, count, rows
         if self.storage.split or self.storage.fields:
             blocks = ceil_div(columns, self.bytes_of_codes)
@@ -145,20 +137,15 @@ class Views:
     @cached_property
     def bytes_of_codes(self) -> int:
         """The codes of one block of bytes."""
-        sizes = dict(self.storage.fields)
-        bits = self.scheme.bits - self.high_bits
-        return sizes["data"] * _BYTE // bits if sizes else self.block[1]
-
-    def _padded(self, rows: int, columns: int) -> tuple[int, int]:
-        high, wide = self.storage.tile or (1, 1)
-        return ceil_div(rows, high) * high, ceil_div(columns, wide) * wide
+        fields = dict(self.storage.fields)
+        return codes_of_block(fields, self.scheme.bits) if fields else self.block[1]
 
     def of_data(self, data: Array) -> Array:
         """View the payload as the core sees it."""
         *_, rows, columns = self.core_shape
         if self.storage.flat:
             return data.reshape(1, -1)
-        if self.storage.transposed in ("parts", "pairs"):
+        if self.storage.orientation in ("parts", "pairs"):
             return data.swapaxes(-1, -2)
         if self.storage.tile is not None:
             return data[..., :rows, : self._containers(columns)]
@@ -174,34 +161,33 @@ class Views:
         if whole:
             return self.recipe.scalar if self.recipe else ()
         if self.storage.tile is not None and 0 not in self.block:
-            high, wide = self._padded(*self.core_shape[-2:])
-            blocks = ceil_div(high, self.block[0]), ceil_div(wide, self.block[1])
-            rows, columns = (ceil_div(n, t) * t for n, t in zip(blocks, TILE, strict=True))
+            matrix = padded_shape(self.core_shape[-2:], self.storage.tile)
+            rows, columns = padded_shape(block_grid(matrix, self.block), TILE)
         if self.storage.flat:
             return (columns,)
         if self.block == (1, 0) and self.recipe is not None and self.recipe.channels == 1:
             return *stack, rows * columns
-        if self.storage.transposed in ("parts", "pairs"):
+        if self.storage.orientation in ("parts", "pairs"):
             rows, columns = columns, rows
-        is_split = min(self.block) > 1 and self.recipe is not None and self.recipe.blocks > _MATRIX
-        if is_split and len(self.shape) == _MATRIX:
+        is_split = min(self.block) > 1 and self.recipe is not None and self.recipe.blocks > MATRIX
+        if is_split and len(self.shape) == MATRIX:
             return rows, 1, columns, 1
         return (*stack, rows, columns) if len(self.shape) > 1 else (columns,)
 
-    def to_core(self, stored: Array) -> Array:
+    def to_core(self, scales: Array) -> Array:
         """Return stored scales as (*stack, row blocks, column blocks)."""
-        if math.prod(stored.shape) == 1 and self.block == (0, 0):
-            return np.broadcast_to(stored.reshape(()), self.grid)
+        if math.prod(scales.shape) == 1 and self.block == (0, 0):
+            return np.broadcast_to(scales.reshape(()), self.grid)
         if self.block == (0, 0):  # one for each matrix of a stack
-            return stored.reshape(self.grid)
+            return scales.reshape(self.grid)
         if self.storage.tile is not None and 0 not in self.block:
-            out = np.empty(self.grid, stored.dtype)
-            _core.unswizzle_scales(stored.view(np.uint8), out.view(np.uint8))
+            out = np.empty(self.grid, scales.dtype)
+            _core.unswizzle_scales(scales.view(np.uint8), out.view(np.uint8))
             return out
-        stored = stored.reshape(self.scale_shape)
-        if self.storage.transposed in ("parts", "pairs") and stored.ndim > 1:
-            stored = stored.swapaxes(-1, -2)
-        return stored.reshape(self.grid)
+        scales = scales.reshape(self.scale_shape)
+        if self.storage.orientation in ("parts", "pairs") and scales.ndim > 1:
+            scales = scales.swapaxes(-1, -2)
+        return scales.reshape(self.grid)
 
     def to_stored(self, scale: Array, out: Array) -> None:
         """Write scales of the core's form as they are stored."""
@@ -209,7 +195,7 @@ class Views:
             out[...] = scale.reshape(-1)[:1].reshape(out.shape)
         elif self.storage.tile is not None and 0 not in self.block:
             _core.swizzle_scales(scale.view(np.uint8), out.view(np.uint8))
-        elif self.storage.transposed in ("parts", "pairs"):
+        elif self.storage.orientation in ("parts", "pairs"):
             out[...] = scale.swapaxes(-1, -2).reshape(out.shape)
         else:
             out[...] = scale.reshape(out.shape)
@@ -222,7 +208,7 @@ class Views:
         if self.storage.zeros == "plain":
             return self.scale_shape
         shape = list(self.scale_shape)
-        if len(shape) < _MATRIX:
+        if len(shape) < MATRIX:
             raise ValueError(
                 f"scale has shape {self.scale_shape}; packed zero points need one of rows and "
                 "columns."
@@ -231,18 +217,18 @@ class Views:
         shape[axis] = self._containers(shape[axis])
         return tuple(shape)
 
-    def zeros_to_core(self, stored: Array, add: int) -> Array:
+    def zeros_to_core(self, zeros: Array, add: int) -> Array:
         """Return stored zero points as unsigned or plain numbers, in the core's form."""
         if self.storage.zeros == "plain":
             if self.storage.excess:  # which codes have, and these do not
                 half = 1 << (self.scheme.bits - 1)
-                stored = (stored.astype(np.int16) + half).astype(np.uint8)
-            return self.to_core(stored)
-        stored, shape = stored.reshape(self.zero_shape), self.scale_shape
+                zeros = (zeros.astype(np.int16) + half).astype(np.uint8)
+            return self.to_core(zeros)
+        zeros, shape = zeros.reshape(self.zero_shape), self.scale_shape
         if self.storage.zeros == "rows":
-            stored, shape = stored.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
+            zeros, shape = zeros.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
         out = np.empty(shape, np.uint8)
-        _core.unpack_codes(stored, out, bits=self.scheme.bits, layout=self.packing, add=add)
+        _core.unpack_codes(zeros, out, bits=self.scheme.bits, layout=self.packing, add=add)
         return self.to_core(out.swapaxes(-1, -2) if self.storage.zeros == "rows" else out)
 
     def zeros_to_stored(self, zeros: Array, out: Array, offset: int) -> None:

@@ -94,7 +94,7 @@ class _Entries(NamedTuple):
 
     names: Mapping[str, Any]
     patterns: PolicyMap
-    refused: str | None
+    problem: str | None
 
 
 def _of_gptq(dynamic: object) -> _Entries | None:
@@ -104,7 +104,7 @@ def _of_gptq(dynamic: object) -> _Entries | None:
         (f"(?:{key.removeprefix('+:').removeprefix('-:')})[\\s\\S]*", key, entry)
         for key, entry in dynamic.items()
     ]
-    return _Entries({}, *_compiled("fullmatch", patterns))
+    return _Entries({}, *_compile("fullmatch", patterns))
 
 
 def _of_auto_round(extra: object) -> _Entries | None:
@@ -112,24 +112,24 @@ def _of_auto_round(extra: object) -> _Entries | None:
         return None
     names = {key: entry for key, entry in extra.items() if _NAME.fullmatch(key)}
     patterns = [(key, key, entry) for key, entry in extra.items() if key not in names]
-    return _Entries(names, *_compiled("search", patterns))
+    return _Entries(names, *_compile("search", patterns))
 
 
-def _compiled(
+def _compile(
     match: Literal["fullmatch", "search"], patterns: Iterable[tuple[str, str, Any]]
 ) -> tuple[PolicyMap, str | None]:
     """Compile patterns of a file, which nobody trusts; say which cannot be matched."""
-    compiled, refused = PolicyMap(match, "first", linear=True), None
+    policies, problem = PolicyMap(match, "first", linear=True), None
     for pattern, key, entry in patterns:
         try:
-            compiled.insert(pattern, _LEFT_OUT if key.startswith("-:") else entry)
+            policies.insert(pattern, _LEFT_OUT if key.startswith("-:") else entry)
         except (ValueError, TypeError):
-            refused = f"has the pattern {key!r}, which castwise cannot match in bounded time"
-    return compiled, refused
+            problem = f"has the pattern {key!r}, which castwise cannot match in bounded time"
+    return policies, problem
 
 
 def _by_entries(
-    section: Mapping[str, Any], entries: _Entries | None, known: frozenset[str]
+    section: Mapping[str, Any], entries: _Entries | None, known_keys: frozenset[str]
 ) -> Callable[[str], ModuleValues]:
     if entries is None:
         return lambda module: ModuleValues(section)
@@ -137,8 +137,8 @@ def _by_entries(
     def values(module: str) -> ModuleValues:
         if module in entries.names:
             entry = entries.names[module]
-        elif entries.refused is not None:
-            return ModuleValues(section, entries.refused)
+        elif entries.problem is not None:
+            return ModuleValues(section, entries.problem)
         else:
             match = entries.patterns.find(module)
             if match is None:
@@ -146,10 +146,10 @@ def _by_entries(
             entry = match[1]
         if not isinstance(entry, dict):
             return ModuleValues(section, f"states {entry!r} of it, which is not an object")
-        stated = {key: value for key, value in entry.items() if value is not None}
-        if _is_left(stated):
+        statements = {key: value for key, value in entry.items() if value is not None}
+        if _is_left(statements):
             return ModuleValues(section, "states that it is not quantised")
-        return ModuleValues({**section, **stated}, unknown_key(entry, known))
+        return ModuleValues({**section, **statements}, unknown_key(entry, known_keys))
 
     return values
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from castwise.quantization.producers._module_entries import module_values, tensors_of
 from castwise.quantization.producers.layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
-from castwise.quantization.producers.producer import Configuration, Producer, Section, Transcoding
+from castwise.quantization.producers.producer import Configuration, Producer, Transcoding
 from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import (
     METHOD_KEYS,
@@ -17,7 +17,7 @@ from castwise.quantization.producers.stated import (
     Stated,
     integer_scheme,
 )
-from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.written import INTEGERS, same_schemes
 
 _GPTQ_LAYOUT = Layout(
@@ -32,10 +32,10 @@ _GPTQ_LAYOUT = Layout(
     columns=(1, 1),
     storage=Storage(
         np.int32,
-        unsigned=True,
+        is_unsigned=True,
         zeros="columns",
         zeros_add=(("gptq", 1), ("gptq_v2", 0)),
-        transposed="parts",
+        orientation="parts",
     ),
 )
 
@@ -54,11 +54,11 @@ def _read(section: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         values, problem = of_module(module)
         bits = values.get("bits", values.get("w_bit"))
-        stated = integer_scheme(bits, values.get("group_size", values.get("q_group_size")))
+        statement = integer_scheme(bits, values.get("group_size", values.get("q_group_size")))
         needs = (ZERO,) if values.get("zero_point") is True else ()
         differing = (_difference(values, keys) for keys in (_FORMAT_KEYS, METHOD_KEYS))
         problem = problem or next(filter(None, differing), None)
-        return stated._replace(needs=needs, problem=problem, details=_details(values))
+        return statement._replace(needs=needs, problem=problem, details=_details(values))
 
     return describe
 
@@ -91,11 +91,11 @@ def _format_of(values: Mapping[str, Any]) -> str:
 
 def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return what two statements of the same words must agree on, beside bits and groups."""
-    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype") or _WORD}
+    details = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype") or _WORD}
     if _method_of(values, "gptq") != "awq":
-        stated["is_marlin_format"] = values.get("is_marlin_format", False)
-    stated |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
-    return tuple((key, value) for key, value in stated.items() if value is not None)
+        details["is_marlin_format"] = values.get("is_marlin_format", False)
+    details |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
+    return tuple((key, value) for key, value in details.items() if value is not None)
 
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:
@@ -110,7 +110,7 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rule_of_awq(case: StoredWeight) -> Given:
+def _rule_of_awq(case: StoredWeight) -> WeightForm:
     """Describe AutoAWQ's "gemm": 8 outputs in a word, in an order of their own."""
     form, bits = _format_of(case.section), case.bits()
     if form != "gemm" or bits != 4:  # noqa: PLR2004
@@ -118,11 +118,11 @@ def _rule_of_awq(case: StoredWeight) -> Given:
             f"castwise cannot decode the version {form!r} of AWQ with {bits} bits; AutoAWQ or "
             "GPTQModel read it"
         )
-    case.named("qzeros")
-    return Given("int4_group", case.group(case.matrix()[0]))
+    case.require_part("qzeros")
+    return WeightForm("int4_group", case.group(case.matrix()[0]))
 
 
-def _rule_of_gptq(case: StoredWeight) -> Given:
+def _rule_of_gptq(case: StoredWeight) -> WeightForm:
     """Describe AutoGPTQ's words: packed along the inputs, zero points along the outputs."""
     form = _format_of(case.section)
     method = tensors_of(_method_of(case.section, "gptq"), case.section)
@@ -135,22 +135,14 @@ def _rule_of_gptq(case: StoredWeight) -> Given:
             f"castwise cannot decode the format {form!r} of GPTQ with {bits} bits; GPTQModel reads "
             "it"
         )
-    case.named("qzeros")
+    case.require_part("qzeros")
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
         raise Undecodable("it has no g_idx, and desc_act says that it is needed")
     inputs = case.whole(bits, case.matrix()[0])
     is_centred = module_values(case.section)(case.payload.rpartition(".")[0]).values.get("sym")
-    return Given(
+    return WeightForm(
         f"int{bits}_group", case.group(inputs), variant=variant, is_centred=is_centred is True
     )
-
-
-def _section_of_awq(config: Mapping[str, Any]) -> Section:
-    return _method_of(config, "awq"), config
-
-
-def _section_of_gptq(config: Mapping[str, Any]) -> Section:
-    return _method_of(config, "gptq"), config
 
 
 AWQ = Producer(
@@ -166,9 +158,9 @@ AWQ = Producer(
             storage=Storage(
                 np.int32,
                 ("awq",),
-                unsigned=True,
+                is_unsigned=True,
                 zeros="columns",
-                transposed="weight",
+                orientation="weight",
             ),
         ),
     ),
@@ -178,7 +170,7 @@ AWQ = Producer(
         {"awq": _read},
         undecodable=_undecodable,
         config_file="quant_config.json",
-        file_section=_section_of_awq,
+        file_section=lambda config: (_method_of(config, "awq"), config),
     ),
     transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )
@@ -199,7 +191,7 @@ GPTQ = Producer(
         {"gptq": _read},
         undecodable=_undecodable,
         config_file="quantize_config.json",
-        file_section=_section_of_gptq,
+        file_section=lambda config: (_method_of(config, "gptq"), config),
     ),
     transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )

@@ -20,7 +20,7 @@ from castwise.quantization.producers.layouts import (
 from castwise.quantization.producers.producer import Configuration, Marker, Producer
 from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import Stored, no_statements
-from castwise.quantization.producers.stored_weight import Given, StoredWeight
+from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 
 _NAME = "bitsandbytes"
 
@@ -41,12 +41,12 @@ def _read_marker(name: str, array: Stored) -> None:
         raise ValueError(f"{name!r} says that rows are reordered; bitsandbytes reads them.")
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe bitsandbytes: int8 with a scale per row, or a map of 16 values in flat blocks."""
     if case.scheme != "int8_channel":
-        case.named(".quant_map")
-        return Given(case.scheme)
-    return Given(case.scheme, (1, 0), case.matrix())
+        case.require_part(".quant_map")
+        return WeightForm(case.scheme)
+    return WeightForm(case.scheme, (1, 0), case.matrix())
 
 
 BITSANDBYTES = Producer(
@@ -58,12 +58,12 @@ BITSANDBYTES = Producer(
                 "",
                 (),
                 (
-                    Part(".absmax", SCALE, (*OF_F32, *OF_U8), required=True, distinct=True),
+                    Part(".absmax", SCALE, (*OF_F32, *OF_U8), is_required=True, distinct=True),
                     Part(
                         f".quant_state.bitsandbytes__{kind}",
                         OTHER,
                         OF_U8,
-                        required=True,
+                        is_required=True,
                         distinct=True,
                         use="state",
                     ),
@@ -86,7 +86,7 @@ BITSANDBYTES = Producer(
             OF_I8,
             (scale_part("SCB", distinct=True), Part("weight_format", use="marker")),
             parameters=("weight",),
-            storage=Storage(after=127.0),
+            storage=Storage(divisor_after=127.0),
         ),
     ),
     channels=1,

@@ -21,7 +21,7 @@ def _integers(bits: int, *, bias: bool) -> Layout:
         np.uint8,
         ("halves-32",),
         excess=not bias,
-        unsigned=bias,
+        is_unsigned=bias,
         read_only=True,
         fields=tuple(field for field in fields if field[0] not in absent),
     )

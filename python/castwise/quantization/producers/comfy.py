@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     OF_FP8,
@@ -16,12 +17,10 @@ from castwise.quantization.producers.layouts import (
     OF_U8,
     OTHER,
     SCALE,
-    TILE,
     ZERO,
     Layout,
     Part,
     Storage,
-    ceil_div,
 )
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.producer import (
@@ -48,7 +47,7 @@ from castwise.quantization.producers.stated import (
     parsed_object,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import FLOAT_BITS, matrices, usual
 from castwise.quantization.producers.written import (
     EncodedModules,
@@ -96,7 +95,7 @@ _SCHEMES = {
 }
 """The schemes that ComfyUI names as formats of layers."""
 
-_MARKER = Part("comfy_quant", OTHER, OF_U8, required=True, distinct=True, use="marker")
+_MARKER = Part("comfy_quant", OTHER, OF_U8, is_required=True, distinct=True, use="marker")
 
 _LAYOUTS = (
     replace(FP8_SCALE, storage=Storage(inner=True)),
@@ -133,8 +132,8 @@ def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def _mark(scheme: Scheme) -> Mapping[str, Any]:
-    named = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
-    return {"format": named.get(scheme.name, scheme.name)}
+    codes = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
+    return {"format": codes.get(scheme.name, scheme.name)}
 
 
 def _read_marker(name: str, array: Stored) -> str:
@@ -148,12 +147,12 @@ def _read_marker(name: str, array: Stored) -> str:
     return scheme
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
     scheme, marker = case.scheme, case.part("comfy_quant")
     module = case.payload.removesuffix(".weight")
-    stated = case.section.get(module)
-    state: Mapping[str, Any] = stated if isinstance(stated, dict) else {}
+    entry = case.section.get(module)
+    state: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
     if marker is not None:
         state = case.json(marker)
         if (unknown := unknown_key(state, _KEYS)) is not None:
@@ -177,25 +176,22 @@ def _rule(case: StoredWeight) -> Given:
         )
     if (stated_shape := state.get(_SHAPE_KEY)) is not None:
         _check_shape(case, stated_shape, (*experts, rows, columns))
-        return Given(scheme, case.block(), tuple(stated_shape))
+        return WeightForm(scheme, case.block(), tuple(stated_shape))
     true_shape = (*experts, _true_rows(case, padding), columns)
     _check_columns(case, last=0x0F if columns > width else 0xFF)
-    return Given(scheme, case.block(), true_shape)
+    return WeightForm(scheme, case.block(), true_shape)
 
 
-def _check_shape(case: StoredWeight, shape: object, padded: tuple[int, ...]) -> None:
+def _check_shape(case: StoredWeight, shape: object, payload_shape: tuple[int, ...]) -> None:
     """Refuse a shape without padding that is not that of the payload, or of the bias."""
     lengths = shape if isinstance(shape, list) else []
     padding = _PADDING[case.scheme]
     counts = [count if type(count) is int and count > 0 else 0 for count in lengths]
-    outer, inner = (
-        counts[:-MATRIX],
-        [ceil_div(count, padding) * padding for count in counts[-MATRIX:]],
-    )
-    if (*outer, *inner) != padded:
+    multiples = [1] * len(counts[:-MATRIX]) + [padding] * len(counts[-MATRIX:])
+    if padded_shape(counts, multiples) != payload_shape:
         raise Undecodable(
-            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has the shape {padded}, "
-            f"padded to {padding}"
+            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has the shape "
+            f"{payload_shape}, padded to {padding}"
         )
     bias = _bias(case)
     if bias is not None and bias.shape[-1:] != (counts[-MATRIX],):

@@ -99,21 +99,21 @@ _PACKED_WORDS = Layout(
     OF_WORD,
     (
         scale_part("_scale"),
-        Part("_shape", OTHER, OF_COUNTS, required=True, use="shape"),
+        Part("_shape", OTHER, OF_COUNTS, is_required=True, use="shape"),
         Part("_zero_point", ZERO, OF_WORD),
         Part("_g_idx", OTHER, OF_WORD, use="group index"),
         *INPUTS,
     ),
-    storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", grouped=True),
+    storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", has_groups=True),
 )
 
 _WORDS_OF_TENSOR = replace(
     _PACKED_WORDS,
     parts=tuple(
-        replace(part, formats=OF_I8, required=True) if part.role == ZERO else part
+        replace(part, formats=OF_I8, is_required=True) if part.role == ZERO else part
         for part in _PACKED_WORDS.parts
     ),
-    storage=Storage(np.int32, ("dense", "padded"), excess=True, grouped=True, read_only=True),
+    storage=Storage(np.int32, ("dense", "padded"), excess=True, has_groups=True, read_only=True),
 )
 """Of one zero point for all, which is not packed."""
 
@@ -129,24 +129,24 @@ def _read(section: Mapping[str, Any]) -> Describe:
         weights = arguments.get("weights") if isinstance(arguments, dict) else None
         if not isinstance(weights, dict):
             continue
-        stated = _stated_arguments(weights)
+        statement = _stated_arguments(weights)
         targets = arguments.get("targets")
         for target in targets if isinstance(targets, list) else ():
             if not isinstance(target, str):
                 continue
             if target.startswith("re:"):
-                _insert(patterns, target.removeprefix("re:"), stated)
+                _insert(patterns, target.removeprefix("re:"), statement)
             else:
-                schemes[target] = stated
-                classes.add(stated)
+                schemes[target] = statement
+                classes.add(statement)
 
     def describe(module: str, payload: str | None) -> Stated:
         if module in schemes:
             return schemes[module]
         match = patterns.find(module)
         if match is not None:
-            matched: Stated = match[1]
-            return matched
+            statement: Stated = match[1]
+            return statement
         # A target that names no module here names a class, which tensors do not tell.
         return next(iter(classes)) if len(classes) == 1 else Stated()
 
@@ -157,9 +157,9 @@ def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
     try:
         PolicyMap("fullmatch", linear=True).insert(pattern, value)
         # It need not match to the end; its flags, which stand at the beginning, end with its group.
-        stated = _FLAGS.match(pattern)
-        flags = "" if stated is None else stated[1]
-        rest = pattern if stated is None else pattern[stated.end() :]
+        flag_match = _FLAGS.match(pattern)
+        flags = "" if flag_match is None else flag_match[1]
+        rest = pattern if flag_match is None else pattern[flag_match.end() :]
         end = "\n" if "x" in flags else ""  # of a comment
         patterns.insert(f"(?{flags}:{rest}{end})[\\s\\S]*", value)
     except KeyError:  # the first group that has it counts
@@ -187,10 +187,10 @@ def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
         return Stated(None, block, problem=problem)
     if kind == "fp" and strategy in ("group", "tensor_group"):
         is_scaled_twice = strategy == "tensor_group"
-        named = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
+        names = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
         is_byte = weights.get("scale_dtype") in ("torch.uint8", "uint8")
-        if bits in named and (bits < 8 or is_byte):  # noqa: PLR2004
-            return Stated(named[bits], block)
+        if bits in names and (bits < 8 or is_byte):  # noqa: PLR2004
+            return Stated(names[bits], block)
     return Stated(f"{kind}{bits}_{strategy}", block, needs)
 
 
@@ -244,16 +244,16 @@ def _write(modules: EncodedModules) -> Statements:
             "format": forms.pop() if len(forms) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": _excepted(modules.kept),
+            "ignore": _ignore_list(modules.plain),
             _CACHE_KEY: None,
             "global_compression_ratio": None,
         }
     )
 
 
-def _excepted(kept: Iterable[str]) -> list[str]:
+def _ignore_list(modules: Iterable[str]) -> list[str]:
     """Return what `ignore` has: vLLM and SGLang look for the names of single experts there."""
-    names = list(kept)
+    names = list(modules)
     layers = [name for name in names if name.endswith(".experts")]
     return names + [f"re:{re.escape(layer)}\\..*" for layer in layers]
 
@@ -283,7 +283,7 @@ def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
         "group_size": columns if strategy.endswith("group") else None,
         "block_structure": list(encoding.block) if strategy == "block" else None,
         "dynamic": False,
-        "actorder": "group" if encoding.reordered else None,
+        "actorder": "group" if encoding.has_index else None,
         "scale_dtype": dtype,
         "zp_dtype": zero_dtype,
     }
@@ -308,7 +308,7 @@ COMPRESSED_TENSORS = Producer(
             OF_U8,
             (
                 scale_part("_scale", OF_E4M3),
-                Part("_global_scale", GLOBAL, OF_F32, required=True),
+                Part("_global_scale", GLOBAL, OF_F32, is_required=True),
                 Part("input_global_scale", ACTIVATION),
                 Part("output_global_scale", ACTIVATION),
             ),

@@ -56,19 +56,19 @@ class Statement:
 
 def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[Statement]:
     """List what is stated in parsed configurations, by name of the file, and in metadata."""
-    listed = [
+    of_files = [
         _statement(name, method, section)
         for name in CONFIGS
         for method, section in _sections(name, configs.get(name), 0)
     ]
     if layers := configs.get(MODEL):
         name = KERAS.name
-        listed.append(Statement("config.json", name, (name,), no_statements(layers), layers))
-    described = [*_described_in(metadata)]
+        of_files.append(Statement("config.json", name, (name,), no_statements(layers), layers))
+    of_tensors = [*_described_in(metadata)]
     return [
-        *(statement for is_before, statement in described if is_before),
-        *listed,
-        *(statement for is_before, statement in described if not is_before),
+        *(statement for is_before, statement in of_tensors if is_before),
+        *of_files,
+        *(statement for is_before, statement in of_tensors if not is_before),
         *_in_metadata(metadata),
     ]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization.producers._float8_statements import read_fp8
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     OF_E8M0,
@@ -25,7 +26,6 @@ from castwise.quantization.producers.layouts import (
 from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
 from castwise.quantization.producers.shared_layouts import INPUTS, PLAIN, scale_part
 from castwise.quantization.producers.stated import constant_reader
-from castwise.quantization.producers.stored_weight import MATRIX
 from castwise.quantization.producers.written import (
     EncodedModules,
     Statements,
@@ -55,27 +55,27 @@ def _write(modules: EncodedModules) -> Statements:
         "fmt": "e4m3",
         "quant_method": "fp8",
         "weight_block_size": list(modules.distinct[0].block),
-        "modules_to_not_convert": list(_exact(modules.kept, modules.encodings)),
+        "modules_to_not_convert": list(_exact(modules.plain, modules.encodings)),
     }
     return in_section(section)
 
 
-def _exact(names: Iterable[str], quantized: Iterable[str]) -> Iterator[str]:
+def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
     """Yield names, as expressions those that are the end of the name of a quantised module.
 
     transformers leaves out what ends with such a text, or what it matches as an expression.
     """
-    ends = [*sorted(name[::-1] for name in quantized), ""]
+    ends = [*sorted(name[::-1] for name in modules), ""]
     for name in names:
         is_end = ends[bisect_left(ends, name[::-1], hi=len(ends) - 1)].startswith(name[::-1])
         yield re.escape(name) if is_end else name
 
 
 def _block_of_form(section: Mapping[str, Any]) -> tuple[int, int] | None:
-    stated = section.get("weight_block_size")
-    if not isinstance(stated, list) or len(stated) != MATRIX:
+    sizes = section.get("weight_block_size")
+    if not isinstance(sizes, list) or len(sizes) != MATRIX:
         return None
-    high, wide = stated
+    high, wide = sizes
     return high, wide
 
 

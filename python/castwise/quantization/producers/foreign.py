@@ -33,11 +33,11 @@ def with_foreign(
     weights: Mapping[str, QuantizedWeight],
     parameters: Mapping[str, str],
     tensors: Mapping[str, Described],
-    known: Collection[str],
+    known_names: Collection[str],
 ) -> dict[str, QuantizedWeight]:
     """Return weights with what is beside each that its producer does not store there."""
-    siblings = _Siblings(tensors, known, [parameters[name] for name in weights])
-    checked = dict(weights)
+    siblings = _Siblings(tensors, known_names, [parameters[name] for name in weights])
+    result = dict(weights)
     for payload, weight in weights.items():
         if names := siblings.foreign(parameters[payload]):
             producers = " or ".join(weight.recipes)
@@ -45,8 +45,8 @@ def with_foreign(
                 f"{names[0]!r} is beside it, which is not part of how {producers} stores it; "
                 "remove it if it means nothing, else read it with what wrote it"
             )
-            checked[payload] = replace(weight, problem=weight.problem or text, foreign=names)
-    return checked
+            result[payload] = replace(weight, problem=weight.problem or text, foreign=names)
+    return result
 
 
 class _Siblings:
@@ -56,11 +56,11 @@ class _Siblings:
     """
 
     def __init__(
-        self, tensors: Mapping[str, Described], known: Collection[str], weights: Iterable[str]
+        self, tensors: Mapping[str, Described], known_names: Collection[str], weights: Iterable[str]
     ) -> None:
         """Group tensors by module, and the parameters that are quantised."""
         self._tensors = tensors
-        self._known = known
+        self._known_names = known_names
         self._names = sorted(tensors)
         self._modules: dict[str, list[str]] = {}
         for name in tensors:
@@ -79,26 +79,26 @@ class _Siblings:
         """Name the tensors beside a parameter that its producer does not store there."""
         module, last = _module(weight), tail(weight)
         if module not in self._numbered_in:
-            numbered = self._modules.get(module + _NUMBERED, ())
-            names = (name for name in numbered if not tail(name).isdigit())
+            variables = self._modules.get(module + _NUMBERED, ())
+            names = (name for name in variables if not tail(name).isdigit())
             self._numbered_in[module] = tuple(self._unknown(names))
         # Names without a module are those of a file, of which only some belong together.
         if module == "" and last != _WEIGHT:
-            near = tuple(self._judged(self._below(f"{last}_"), module))
+            near = tuple(self._foreign_names(self._with_prefix(f"{last}_"), module))
         else:
             if module not in self._foreign_in:
                 siblings = self._modules.get(module, ())
-                self._foreign_in[module] = tuple(self._judged(siblings, module))
+                self._foreign_in[module] = tuple(self._foreign_names(siblings, module))
             near = self._foreign_in[module]
-        further = (*self._unknown(self._below(f"{weight}.")), *self._numbered_in[module])
+        further = (*self._unknown(self._with_prefix(f"{weight}.")), *self._numbered_in[module])
         return (*near, *further) if further else near
 
     def _unknown(self, names: Iterable[str]) -> Iterator[str]:
         """Name those that belong to no payload."""
-        stored = (self._tensors[name].name for name in names)
-        return (name for name in stored if name not in self._known)
+        stored_names = (self._tensors[name].name for name in names)
+        return (name for name in stored_names if name not in self._known_names)
 
-    def _judged(self, siblings: Iterable[str], module: str) -> Iterator[str]:
+    def _foreign_names(self, siblings: Iterable[str], module: str) -> Iterator[str]:
         """Name those of the siblings of a module that it has for no reason known."""
         for name in siblings:
             if not self._is_other(name, module):
@@ -107,7 +107,7 @@ class _Siblings:
     def _is_other(self, name: str, module: str) -> bool:
         """Return True for what a module has whether or not its weights are quantised."""
         info, last = self._tensors[name], tail(name)
-        if info.name in self._known or last in (*_BIASES, *MARKERS):
+        if info.name in self._known_names or last in (*_BIASES, *MARKERS):
             return True
         if scale_of_attention(name) is not None:
             return True
@@ -117,7 +117,7 @@ class _Siblings:
         is_wide = info.format in WIDE and last in _MODULE_PARAMETERS
         return is_wide and _WEIGHT not in parameters
 
-    def _below(self, prefix: str) -> Iterator[str]:
+    def _with_prefix(self, prefix: str) -> Iterator[str]:
         place = bisect_left(self._names, prefix)
         while place < len(self._names) and self._names[place].startswith(prefix):
             yield self._names[place]

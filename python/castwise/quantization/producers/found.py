@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from castwise.quantization.producers.layouts import ACTIVATION, SCALE
+from castwise.quantization.producers.layouts import ACTIVATION, SCALE, Layout
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import brief, brief_fields, counted, listed
+from castwise.text.plain import LEFT_OUT, plain_fields
 
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
 _MAP_BITS = 4
@@ -54,7 +54,9 @@ class QuantizedWeight:
     parts: Mapping[str, str]
     problem: str | None = None
     foreign: tuple[str, ...] = ()
-    by_shapes: bool = False
+    by_shapes: bool = field(default=False, metadata=LEFT_OUT)
+    layouts: tuple[Layout, ...] = field(default=(), repr=False, compare=False, metadata=LEFT_OUT)
+    """Private: the rows of the table of layouts that match it best."""
 
     __repr__ = brief_fields
 
@@ -77,18 +79,7 @@ class QuantizedWeight:
         """Names of the tensors whose role is "activation"."""
         return [name for name, role in self.parts.items() if role == ACTIVATION]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "scheme": self.scheme,
-            "block": None if self.block is None else list(self.block),
-            "recipes": list(self.recipes),
-            "payload": self.payload,
-            "parts": dict(self.parts),
-            "problem": self.problem,
-            "foreign": list(self.foreign),
-        }
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +119,7 @@ class Orphan:
             lacks = "part"
         return f"{self.name!r} is a {role} without its {lacks} {self.missing[0]!r}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "is_payload": self.is_payload,
-            "missing": list(self.missing),
-            "plain": self.plain,
-        }
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +172,15 @@ class Quantization(Rendered):
             )
             for weight in self.weights
         ]
-        stated = [f"stated in {', '.join(self.stated)}"] if self.stated else []
+        statement_lines = [f"stated in {', '.join(self.stated)}"] if self.stated else []
         problems = [f"{weight.name}: {weight.problem}" for weight in self.weights if weight.problem]
         table = Table.of(("weight", "scheme", "block", "producer"), rows)
-        return [Lines(stated), table, Lines([*problems, *map(str, self.orphans)])]
+        return [Lines(statement_lines), table, Lines([*problems, *map(str, self.orphans)])]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "stated": list(self.stated),
-            "unknown": self.unknown,
-            "weights": [weight.to_dict() for weight in self.weights],
-            "orphans": [orphan.to_dict() for orphan in self.orphans],
-            "others": list(self.others),
-            "unreadable": list(self.unreadable),
-        }
+    to_dict = plain_fields
 
 
-def prefixed(quantization: Quantization, prefix: str) -> Quantization:
+def add_prefix(quantization: Quantization, prefix: str) -> Quantization:
     """Put the folder of a component before all names."""
     if not prefix:
         return quantization
@@ -236,7 +211,7 @@ def prefixed(quantization: Quantization, prefix: str) -> Quantization:
     )
 
 
-def joined(components: Sequence[Quantization]) -> Quantization:
+def join_components(components: Sequence[Quantization]) -> Quantization:
     """Join what is found in several components."""
     return Quantization(
         stated=tuple(text for component in components for text in component.stated),

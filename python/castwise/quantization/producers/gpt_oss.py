@@ -8,7 +8,7 @@ from castwise.quantization.producers.layouts import OF_E8M0, OF_U8, Layout, Stor
 from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
 from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import constant_reader
-from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.written import (
     MXFP4_TO_NVFP4,
     EncodedModules,
@@ -19,22 +19,22 @@ from castwise.quantization.producers.written import (
 )
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe gpt-oss' blocks; transformers wants the matrix of each expert transposed."""
-    stored = case.shape(case.payload)
-    if len(stored) < 3 or stored[-1] != 16:  # noqa: PLR2004
+    shape = case.shape(case.payload)
+    if len(shape) < 3 or shape[-1] != 16:  # noqa: PLR2004
         raise Undecodable(
-            f"{case.payload!r} has the shape {stored}, and blocks of 16 bytes end with 16"
+            f"{case.payload!r} has the shape {shape}, and blocks of 16 bytes end with 16"
         )
     if case.payload.endswith(".blocks"):
-        return Given(case.scheme, case.block())
-    if len(stored) == 3:  # noqa: PLR2004
-        raise Undecodable(f"{case.payload!r} has the shape {stored}, which is not that of experts")
-    return Given(case.scheme, case.block(), axis=-2)
+        return WeightForm(case.scheme, case.block())
+    if len(shape) == 3:  # noqa: PLR2004
+        raise Undecodable(f"{case.payload!r} has the shape {shape}, which is not that of experts")
+    return WeightForm(case.scheme, case.block(), axis=-2)
 
 
 def _write(modules: EncodedModules) -> Statements:
-    return in_section({"quant_method": "mxfp4", "modules_to_not_convert": list(modules.kept)})
+    return in_section({"quant_method": "mxfp4", "modules_to_not_convert": list(modules.plain)})
 
 
 def _name_form(layout: Layout, stem: str, is_experts: bool) -> tuple[Layout, str]:
@@ -63,7 +63,7 @@ GPT_OSS = Producer(
     configuration=Configuration(
         {"mxfp4": constant_reader("mxfp4", (1, 32))}, kept_keys={"mxfp4": "modules_to_not_convert"}
     ),
-    writing=Writing(rows=(Written("mxfp4", stacks=True, transposed=True),), write=_write),
+    writing=Writing(rows=(Written("mxfp4", stacks=True, is_transposed=True),), write=_write),
     transcoding=Transcoding(
         forms_from=(*same_schemes("mxfp4"), MXFP4_TO_NVFP4),
         forms_to=same_schemes("mxfp4"),

@@ -36,9 +36,9 @@ KERAS = Producer(
                 storage=storage,
             )
             for parameters, storage in (
-                (("kernel",), Storage(np.int8, divides=True, transposed="weight")),
+                (("kernel",), Storage(np.int8, divides=True, orientation="weight")),
                 (("embeddings",), Storage(np.int8, divides=True)),
-                (("quantized_kernel",), Storage(np.uint8, unsigned=True, transposed="pairs")),
+                (("quantized_kernel",), Storage(np.uint8, is_unsigned=True, orientation="pairs")),
             )
         ),
     ),

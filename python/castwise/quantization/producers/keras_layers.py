@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
+from castwise.quantization.producers.geometry import MATRIX, ceil_div
 from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (
@@ -63,11 +64,11 @@ class KerasLayer:
     bits: int | None  # the bits of GPTQ's and AWQ's codes; None for others
     # config, built: Its own configuration, and what it was built with.
     config: Mapping[str, Any]
-    built: Mapping[str, Any]
+    build_config: Mapping[str, Any]
 
 
 def stated_layers(
-    model: object, names: Mapping[str, str], coded: Collection[str] = ()
+    model: object, names: Mapping[str, str], coded_paths: Collection[str] = ()
 ) -> dict[str, list[KerasLayer]]:
     """Return what is stated of layers, by where their variables are; nothing if none is quantised.
 
@@ -76,13 +77,13 @@ def stated_layers(
     by_name: dict[str, list[KerasLayer]] = {}
     for name, layer in _layers(model, 0):
         by_name.setdefault(name, []).append(layer)
-    inner = {path: _in_attention(path, names, by_name) for path in coded}
-    stated = {path: by_name[name] for path, name in names.items() if name in by_name}
-    stated |= {path: several for path, several in inner.items() if several}
+    inner = {path: _in_attention(path, names, by_name) for path in coded_paths}
+    layers = {path: by_name[name] for path, name in names.items() if name in by_name}
+    layers |= {path: several for path, several in inner.items() if several}
     is_any = any(
         layer.mode for several in (*by_name.values(), *inner.values()) for layer in several
     )
-    return stated if is_any else {}
+    return layers if is_any else {}
 
 
 def _in_attention(
@@ -100,41 +101,43 @@ def _in_attention(
 
 def _projection(layer: KerasLayer, child: str) -> KerasLayer | None:
     """Describe a projection of an attention layer, an EinsumDense; None for what is not one."""
-    config, built = layer.config, layer.built
-    if isinstance(several := built.get("shapes_dict"), dict):
-        built = several
-    ends = {role: built.get(f"{role}_shape") for role in ("query", "value", "key")}
+    config, build = layer.config, layer.build_config
+    if isinstance(several := build.get("shapes_dict"), dict):
+        build = several
+    ends = {role: build.get(f"{role}_shape") for role in ("query", "value", "key")}
     shapes = {role: _ints(end[-1:]) if isinstance(end, list) else () for role, end in ends.items()}
     queries, keys, values = shapes["query"], shapes["key"] or shapes["value"], shapes["value"]
     if layer.kind in _MULTI_HEAD:
-        heads = shared = _ints([config.get("num_heads")])
+        heads = shared_heads = _ints([config.get("num_heads")])
         size, out = _ints([config.get("key_dim")]), _ints([config.get("value_dim")])
-        given = config.get("output_shape")
-        outputs = _ints(given if isinstance(given, list) else [given]) or queries
+        sizes = config.get("output_shape")
+        outputs = _ints(sizes if isinstance(sizes, list) else [sizes]) or queries
     else:
-        heads, shared = (
+        heads, shared_heads = (
             _ints([config.get(f"num_{kind}_heads")]) for kind in ("query", "key_value")
         )
         size = out = _ints([config.get("head_dim")])
         outputs = queries
     shape_of_child = {
         "query": (queries, (*heads, *size)),
-        "key": (keys, (*shared, *size)),
-        "value": (values, (*shared, *out)),
+        "key": (keys, (*shared_heads, *size)),
+        "value": (values, (*shared_heads, *out)),
         "gate": (queries, (*heads, *out)),
         "output": ((*heads, *out), outputs),
     }.get(child.removeprefix("_").removesuffix("_dense"))
     if shape_of_child is None:
         return None
-    summed, kept = shape_of_child
-    letters = ascii_letters[1 : 1 + len(summed) + len(kept)]
-    begin, end = letters[: len(summed)], letters[len(summed) :]
-    stated = {
+    inputs, outputs_of_child = shape_of_child
+    letters = ascii_letters[1 : 1 + len(inputs) + len(outputs_of_child)]
+    begin, end = letters[: len(inputs)], letters[len(inputs) :]
+    layer_config = {
         "equation": f"a{begin},{letters}->a{end}",
-        "output_shape": [*kept],
+        "output_shape": [*outputs_of_child],
         "use_bias": config.get("use_bias"),
     }
-    return KerasLayer("EinsumDense", _BY_SHAPE, None, None, stated, {"input_shape": [*summed]})
+    return KerasLayer(
+        "EinsumDense", _BY_SHAPE, None, None, layer_config, {"input_shape": [*inputs]}
+    )
 
 
 def _ints(shape: object) -> tuple[int, ...]:
@@ -146,31 +149,31 @@ def _layers(value: object, depth: int) -> Iterator[tuple[str, KerasLayer]]:
     """Find everything that has a class, a name and a policy."""
     _check_depth(depth)
     if isinstance(value, dict):
-        kind, config, built = (value.get(key) for key in ("class_name", "config", "build_config"))
+        kind, config, build = (value.get(key) for key in ("class_name", "config", "build_config"))
         if isinstance(kind, str) and isinstance(config, dict):
             name = config.get("name")
             if isinstance(name, str) and "dtype" in config:
                 mode = _mode(config["dtype"])
                 yield (
                     name,
-                    KerasLayer(kind, *mode, config, built if isinstance(built, dict) else {}),
+                    KerasLayer(kind, *mode, config, build if isinstance(build, dict) else {}),
                 )
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         yield from _layers(part, depth + 1)
 
 
-def _mode(stated: object) -> tuple[str | None, int | None, int | None]:
+def _mode(config: object) -> tuple[str | None, int | None, int | None]:
     """Return the mode of a policy, the size of its blocks or groups, and the bits of its codes."""
     try:
-        policy = deserialize(stated)
+        policy = deserialize(config)
     except (ValueError, TypeError):  # another library's, or not a policy
         policy = None
     if policy is None:
         return None, None, None
     if isinstance(policy, DTypePolicyMap):
-        quantized = any(isinstance(member, QuantizedDTypePolicy) for member in policy.values())
-        return ("map" if quantized else None), None, None
+        is_quantized = any(isinstance(member, QuantizedDTypePolicy) for member in policy.values())
+        return ("map" if is_quantized else None), None, None
     size = getattr(policy, "group_size", getattr(policy, "block_size", None))
     mode = getattr(policy, "mode", policy.quantization_mode)
     bits = getattr(policy, "weight_bits", None)
@@ -208,19 +211,19 @@ def _is_of_keras(value: object) -> bool:
     return isinstance(value, dict) and str(value.get("module")).startswith("keras")
 
 
-def describe_kernel(case: StoredWeight) -> Given:
+def describe_kernel(case: StoredWeight) -> WeightForm:
     """Describe a kernel by what the model states of its layer."""
     path = case.payload.rpartition("/")[0]
     if not case.section:
-        return _alone(case, path)
-    stated = case.section.get(path)
-    if not stated:
+        return _form_alone(case, path)
+    layers = case.section.get(path)
+    if not layers:
         raise Undecodable(f"the model states nothing of the layer {path!r}; Keras reads it")
-    layer = stated[0]
-    if any(other != layer for other in stated):
-        raise Undecodable(f"the model has {len(stated)} layers of its name, which are not alike")
+    layer = layers[0]
+    if any(other != layer for other in layers):
+        raise Undecodable(f"the model has {len(layers)} layers of its name, which are not alike")
     if layer.mode == _BY_SHAPE:
-        layer = _told(case, layer)
+        layer = _with_mode(case, layer)
     is_calibrated = layer.mode in _CALIBRATED and layer.kind not in _EMBEDDINGS
     if not (layer.mode in (I8, _I4) or is_calibrated) or layer.kind not in _SHAPES:
         raise Undecodable(
@@ -236,9 +239,9 @@ def describe_kernel(case: StoredWeight) -> Given:
     _check_variables(case, layer, path)
     plain = _SHAPES[layer.kind](case, layer)
     if is_calibrated:
-        return _calibrated(case, layer, plain)
+        return _calibrated_form(case, layer, plain)
     is_rows = layer.kind in _EMBEDDINGS
-    cut = _matrix(layer, plain) if layer.kind == "EinsumDense" else plain
+    matrix = _matrix(layer, plain) if layer.kind == "EinsumDense" else plain
     if layer.mode == I8 and case.shape(case.payload) != plain:
         raise case.wrong(case.payload, f"the shape {plain}")
     scheme, block = f"{layer.mode}_channel", (1, 0)
@@ -247,26 +250,26 @@ def describe_kernel(case: StoredWeight) -> Given:
             raise case.unknown()
         scheme, block = "int4_group", (1, layer.block)
         _check_groups(case, layer.block)
-    return Given(
+    return WeightForm(
         scheme,
         block,
-        cut,
+        matrix,
         axis=-1 if is_rows else 0,
         plain=plain,
         names=_names(case, "embeddings" if is_rows else "kernel"),
     )
 
 
-def _told(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
+def _with_mode(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     """Tell the mode of a kernel whose shape is stated: int4 is packed in rows of a matrix."""
     plain, shape = _einsum(case, layer), case.shape(case.payload)
     if case.format == U8:
-        return _told_by_parts(case, layer)
+        return _with_mode_by_parts(case, layer)
     if len(plain) > MATRIX and case.format == I8:
         if shape == plain:
             return replace(layer, mode=I8)
         rows, columns = _matrix(layer, plain)
-        if shape == (rows, -(-columns // 2)):
+        if shape == (rows, ceil_div(columns, 2)):
             groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
             numbers = () if groups is None else case.lazy(groups)[...]
             size = int(np.count_nonzero(numbers == 0)) if len(numbers) else None
@@ -279,7 +282,7 @@ def _told(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     )
 
 
-def _told_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
+def _with_mode_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     """Tell GPTQ and AWQ, which has scales of inputs, by their variables, and bits by the shapes."""
     extras, outputs = len(_indices_of(case)), case.shape(case.scale())[:1]
     if ZERO not in case.weight.parts.values() or extras not in (1, 2):
@@ -288,7 +291,7 @@ def _told_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     return replace(layer, mode=_CALIBRATED[extras - 1], bits=bits)
 
 
-def _alone(case: StoredWeight, path: str) -> Given:
+def _form_alone(case: StoredWeight, path: str) -> WeightForm:
     """Describe a kernel of which nothing is stated: only some of dense layers are certain.
 
     They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or int8
@@ -299,17 +302,17 @@ def _alone(case: StoredWeight, path: str) -> Given:
     if re.fullmatch(r"(?:.*/)?dense(?:_[0-9]+)?/vars", path) and len(shape) == MATRIX:
         is_alone = list(case.weight.parts) == [scale] and shape[1] > 1
         if case.format == I8 and is_alone and outputs == (shape[1],):
-            return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
+            return WeightForm("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
         has_groups = ZERO in case.weight.parts.values() and max(outputs, default=0) > 1
         if case.format == U8 and has_groups:
-            layer = _told_by_parts(case, KerasLayer("Dense", None, None, None, {}, {}))
-            return _calibrated(case, layer, (shape[1], outputs[0]))
+            layer = _with_mode_by_parts(case, KerasLayer("Dense", None, None, None, {}, {}))
+            return _calibrated_form(case, layer, (shape[1], outputs[0]))
     raise Undecodable(
         f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
     )
 
 
-def _calibrated(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -> Given:
+def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -> WeightForm:
     """Describe codes of GPTQ and AWQ, which are (outputs, inputs), beside the group of each input.
 
     Keras makes an integer of a group by leaving out its fraction.
@@ -323,27 +326,27 @@ def _calibrated(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -
     rows, (columns, groups) = case.matrix()[1], case.shape(scale)
     bits = _BYTE if layer.bits != _BYTE // 2 else layer.bits
     _check_split(case, plain, (rows, columns))
-    size = layer.block or -(-rows // max(groups, 1))
-    expected = {
-        case.payload: (-(-columns * bits // _BYTE), rows),
-        scale: (columns, -(-rows // size) if layer.block else groups),
+    size = layer.block or ceil_div(rows, max(groups, 1))
+    shapes = {
+        case.payload: (ceil_div(columns * bits, _BYTE), rows),
+        scale: (columns, ceil_div(rows, size) if layer.block else groups),
         zero: case.shape(scale),
         **dict.fromkeys(extras, (rows,)),
     }
-    for name, shape in expected.items():
+    for name, shape in shapes.items():
         if case.shape(name) != shape:
             raise case.wrong(name, f"the shape {shape}")
-    stated = case.lazy(extras[-1])[...]
-    outside = np.flatnonzero(~((stated > -1) & (stated < groups)))
-    if len(outside):
+    group_numbers = case.lazy(extras[-1])[...]
+    wrong_places = np.flatnonzero(~((group_numbers > -1) & (group_numbers < groups)))
+    if len(wrong_places):
         raise Undecodable(
-            f"{extras[-1]!r} has the group {stated[outside[0]]}, and there are {groups}"
+            f"{extras[-1]!r} has the group {group_numbers[wrong_places[0]]}, and there are {groups}"
         )
-    in_order = np.array_equal(stated.astype(np.int64), np.arange(rows) // size)
+    in_order = np.array_equal(group_numbers.astype(np.int64), np.arange(rows) // size)
     kernel = "quantized_kernel"
     names = {case.payload: kernel, scale: f"{kernel}_scale", zero: f"{kernel}_zero"}
     names |= dict.fromkeys(extras[:-1], "awq_scales")
-    return Given(
+    return WeightForm(
         f"int{bits}_group",
         (1, size if in_order else 1),
         (rows, columns),
@@ -354,14 +357,14 @@ def _calibrated(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -
     )
 
 
-def _check_split(case: StoredWeight, plain: tuple[int, ...], cut: tuple[int, int]) -> None:
+def _check_split(case: StoredWeight, plain: tuple[int, ...], matrix: tuple[int, int]) -> None:
     """Refuse a kernel whose axes Keras does not join to these rows and columns.
 
     Of three axes it takes the longest, the first of several, for the inputs or for the outputs.
     """
     inputs = plain[: 1 if len(plain) == MATRIX or plain.index(max(plain)) == 0 else MATRIX]
-    expected = math.prod(inputs), math.prod(plain[len(inputs) :])
-    if len(plain) not in (MATRIX, MATRIX + 1) or cut != expected:
+    joined_shape = math.prod(inputs), math.prod(plain[len(inputs) :])
+    if len(plain) not in (MATRIX, MATRIX + 1) or matrix != joined_shape:
         raise case.wrong(case.payload, f"a kernel of the shape {plain}")
 
 
@@ -419,9 +422,9 @@ def _einsum(case: StoredWeight, layer: KerasLayer) -> tuple[int, ...]:
     if layer.mode == I8:
         return case.shape(case.payload)
     sizes: dict[str, int] = {}
-    given = layer.config.get("output_shape")
-    ends = given if isinstance(given, list) else [given]
-    starts = layer.built.get("input_shape")
+    output_shape = layer.config.get("output_shape")
+    ends = output_shape if isinstance(output_shape, list) else [output_shape]
+    starts = layer.build_config.get("input_shape")
     for letters, shape in ((outputs, ends), (inputs, starts if isinstance(starts, list) else [])):
         pairs = zip(reversed(letters), reversed(shape), strict=False)
         sizes |= {letter: size for letter, size in pairs if isinstance(size, int)}
@@ -449,15 +452,15 @@ def _letters(layer: KerasLayer) -> tuple[str, str, str]:
 def _matrix(layer: KerasLayer, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return a kernel's shape as (inputs, outputs), where its axes are in this order."""
     _, kernel, outputs = _letters(layer)
-    kept = [letter for letter in kernel if letter in outputs]
-    summed = len(kernel) - len(kept)
+    ends = [letter for letter in kernel if letter in outputs]
+    count = len(kernel) - len(ends)
     in_order = "".join(letter for letter in outputs if letter in kernel)
-    if kernel[summed:] != "".join(kept) or (layer.mode == I8 and in_order != kernel[summed:]):
+    if kernel[count:] != "".join(ends) or (layer.mode == I8 and in_order != kernel[count:]):
         raise Undecodable(
             f"the axes of its kernel, {kernel!r}, are not those that are summed and then those of "
             "the outputs; castwise cannot decode it yet; Keras reads it"
         )
-    return math.prod(shape[:summed]), math.prod(shape[summed:])
+    return math.prod(shape[:count]), math.prod(shape[count:])
 
 
 def _count(layer: KerasLayer, key: str) -> int:

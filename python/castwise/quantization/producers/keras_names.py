@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import TypeVar
 
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import BYTES
 from castwise.quantization.producers.names import Described
 
 _VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 
-_MATRIX = 2
 
 KERAS_FLOAT8 = tuple(
     f"keras_float8_{of}_{kind}"
@@ -35,11 +35,11 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
     for info in infos:
         if "/vars/" in info.name and (match := _VARIABLE.fullmatch(info.name)):
             layers.setdefault(match[1], {})[int(match[2])] = info
-    renamed: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     for layer, variables in layers.items():
-        ordered = [variables[number] for number in sorted(variables)]
-        renamed.update((info.name, f"{layer}/{name}") for info, name in _roles(ordered))
-    return {renamed.get(info.name, info.name): info for info in infos}
+        in_order = [variables[number] for number in sorted(variables)]
+        new_names.update((info.name, f"{layer}/{name}") for info, name in _roles(in_order))
+    return {new_names.get(info.name, info.name): info for info in infos}
 
 
 def numbered_kernel(name: str) -> str | None:
@@ -53,19 +53,19 @@ def _roles(variables: list[Info]) -> list[tuple[Info, str]]:
 
     A bias may stand before the scale, and only the last of two vectors after a kernel is one.
     """
-    kernels = [info for info in variables if info.format in BYTES and len(info.shape) >= _MATRIX]
+    kernels = [info for info in variables if info.format in BYTES and len(info.shape) >= MATRIX]
     if not kernels:
         state = variables[-len(KERAS_FLOAT8) :]
         return [*zip(state, KERAS_FLOAT8, strict=True)] if _is_float8_state(state) else []
-    after = variables[variables.index(kernels[0]) + 1 :]
-    zeros = [place for place, info in enumerate(after) if info.format in BYTES]
-    end = zeros[0] if zeros else len(after)
+    later_variables = variables[variables.index(kernels[0]) + 1 :]
+    zeros = [place for place, info in enumerate(later_variables) if info.format in BYTES]
+    end = zeros[0] if zeros else len(later_variables)
     roles = [(kernels[0], "kernel")]
     if end > 0:
-        roles.append((after[end - 1], "kernel_scale"))
+        roles.append((later_variables[end - 1], "kernel_scale"))
     if zeros:
-        roles.append((after[end], "kernel_zero"))
-    rest = after[end + 1 :]
+        roles.append((later_variables[end], "kernel_zero"))
+    rest = later_variables[end + 1 :]
     names = ("awq_scales", "g_idx") if len(rest) > 1 else ("g_idx",)
     return [*roles, *zip(rest, names, strict=False)]
 

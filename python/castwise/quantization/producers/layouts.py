@@ -12,9 +12,6 @@ from castwise._core import finfo, formats
 EXPERTS = ("gate_up_proj", "down_proj")
 """Parameters of experts in one tensor, which have no "weight" of their own."""
 
-TILE = (128, 4)
-"""Rows and columns of scales that some producers store together."""
-
 SCALE = "scale"
 ACTIVATION = "activation"
 GLOBAL = "global scale"
@@ -22,29 +19,29 @@ ZERO = "zero point"
 OTHER = "other"
 
 
-def _coded(*codes: str) -> tuple[str, ...]:
+def _formats_of(*codes: str) -> tuple[str, ...]:
     """Name the formats that safetensors has these codes for."""
     return tuple(name for name in formats() if finfo(name).safetensors in codes)
 
 
 # Formats that parts may have, after the codes of safetensors.
-OF_E4M3 = _coded("F8_E4M3")
-OF_FP8 = _coded("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-OF_F32 = _coded("F32")
-OF_REAL = _coded("F64", "F32", "BF16", "F16")
-OF_U8, OF_I8 = _coded("U8"), _coded("I8")
-OF_I16 = _coded("I16")
-OF_POWER = _coded("F8_E8M0")
+OF_E4M3 = _formats_of("F8_E4M3")
+OF_FP8 = _formats_of("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+OF_F32 = _formats_of("F32")
+OF_REAL = _formats_of("F64", "F32", "BF16", "F16")
+OF_U8, OF_I8 = _formats_of("U8"), _formats_of("I8")
+OF_I16 = _formats_of("I16")
+OF_POWER = _formats_of("F8_E8M0")
 OF_E8M0 = (*OF_U8, *OF_POWER)
-OF_WORD = _coded("I32", "U32")
-OF_U32 = _coded("U32")
-OF_COUNTS = _coded("I64", "I32")
+OF_WORD = _formats_of("I32", "U32")
+OF_U32 = _formats_of("U32")
+OF_COUNTS = _formats_of("I64", "I32")
 
 E4M3, E8M0, U8, I8 = OF_E4M3[0], OF_POWER[0], OF_U8[0], OF_I8[0]
-BF16 = _coded("BF16")[0]
+BF16 = _formats_of("BF16")[0]
 FLOAT8 = frozenset(OF_FP8)
 BYTES = frozenset((*OF_U8, *OF_I8))
-WIDE = frozenset((*OF_REAL, *_coded("I64", "BOOL")))
+WIDE = frozenset((*OF_REAL, *_formats_of("I64", "BOOL")))
 """Formats in which no method stores codes."""
 
 
@@ -58,7 +55,7 @@ class Part:
     # "scale", "global scale", "zero point", "activation" (a scale of inputs or outputs) or "other".
     role: str = OTHER
     formats: tuple[str, ...] = ()  # the formats that it may have; any if empty
-    required: bool = False  # without it the layout is another one, or damaged
+    is_required: bool = False  # without it the layout is another one, or damaged
     # No tensor of another meaning is named so, whatever the parameter is called.
     distinct: bool = False
     # What decoding does with a part whose role is "other": "bias", "shape", "group index", "code
@@ -79,7 +76,7 @@ class Storage:
     packing: tuple[str, ...] = ("dense",)
     # Codes are stored with half their range added, and so are zero points that are packed.
     excess: bool = False
-    unsigned: bool = False  # codes are stored without a sign, beside zero points or a bias
+    is_unsigned: bool = False  # codes are stored without a sign, beside zero points or a bias
     # How zero points are stored: "plain", or packed like codes along "rows" or "columns".
     zeros: str = "plain"
     # What is added to a stored zero point, by variant of the layout, the default one first.
@@ -88,11 +85,11 @@ class Storage:
     global_use: Literal["multiply", "divide"] = "multiply"
     global_unit: float = 1.0  # a stored global scale is so many times the factor of the scales
     divides: bool = False  # the scales of channels and of whole tensors divide
-    grouped: bool = False  # schemes of groups are written so, whatever comes before it
-    after: float | None = None  # the product with the scale is divided by this
+    has_groups: bool = False  # schemes of groups are written so, whatever comes before it
+    divisor_after: float | None = None  # the product with the scale is divided by this
     # "parts" if the payload and its scales are (in, out) and codes lie along in; "weight" if so and
     # codes lie along out; "pairs" if they are (out, in) and codes lie along out.
-    transposed: str = ""
+    orientation: str = ""
     flat: bool = False  # the payload is one row of all elements
     split: bool = False  # payloads have an axis for the containers of a block
     # Rows and columns that a payload is padded to; its scales are in tiles of 128x4.
@@ -139,8 +136,3 @@ class Layout:
     parameters: tuple[str, ...] = ()
     # How its arrays are read and written; None if they are only recognised.
     storage: Storage | None = None
-
-
-def ceil_div(count: int, size: int) -> int:
-    """Divide, and round up."""
-    return -(-count // size)

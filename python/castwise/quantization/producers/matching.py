@@ -44,18 +44,18 @@ def may_be_payload(layout: Layout, format_name: str | None, last: str) -> bool:
     return not layout.parameters or last in layout.parameters
 
 
-def matched(
+def match_layout(
     layout: Layout,
     name: str,
     tensors: Mapping[str, T],
-    named: Callable[[str], str] = lambda name: name,
+    rename: Callable[[str], str] = lambda name: name,
 ) -> Match[T] | None:
     """Match one layout, None if it is another."""
     payload = tensors[name]
     if layout.formats and payload.format not in layout.formats:
         return None
     weight = owner(layout.payload, name)
-    if weight is None and named(layout.payload) == name != layout.payload:
+    if weight is None and rename(layout.payload) == name != layout.payload:
         weight = ""
     if weight is None or (layout.parameters and tail(weight) not in layout.parameters):
         return None
@@ -65,13 +65,13 @@ def matched(
     for part in layout.parts:
         is_suffix = part.name[:1] in ("_", ".")
         full = weight + part.name if is_suffix else stem + part.name.removeprefix("/")
-        other = full if full in tensors else named(full)
+        other = full if full in tensors else rename(full)
         tensor = tensors.get(other) if other != name else None
         if tensor is not None and (not part.formats or tensor.format in part.formats):
             parts[other] = part, tensor
             if scale is None and (part.role == SCALE or part is layout.parts[0]):
                 scale = tensor
-        elif part.required:
+        elif part.is_required:
             return None
     if layout.parts and scale is None:
         return None

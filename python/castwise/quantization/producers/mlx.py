@@ -29,7 +29,7 @@ from castwise.quantization.producers.stated import (
     integer_scheme,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import Given, StoredWeight
+from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 from castwise.quantization.producers.written import EncodedModules, Statements, Written
 
 _NAME = "mlx"
@@ -108,7 +108,7 @@ def _is_own_form(section: Mapping[str, Any]) -> bool:
     return section.keys().isdisjoint(METHOD_KEYS) and _GROUP_KEY in section
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe MLX' words: a stream of codes, with a scale and perhaps a bias for each group."""
     is_affine = case.part("biases") is not None
     bits_of = {row.name: row.bits for row in schemes()}
@@ -116,7 +116,7 @@ def _rule(case: StoredWeight) -> Given:
     if bits is None:
         raise case.unknown()
     case.whole(bits, case.length(-1))
-    return Given(f"int{bits}_group" if is_affine else case.scheme, case.block())
+    return WeightForm(f"int{bits}_group" if is_affine else case.scheme, case.block())
 
 
 def _write(modules: EncodedModules) -> Statements:
@@ -139,9 +139,9 @@ MLX = Producer(
             "int_{}",
             "",
             OF_U32,
-            (scale_part("scales"), Part("biases", OTHER, OF_REAL, required=True, use="bias")),
+            (scale_part("scales"), Part("biases", OTHER, OF_REAL, is_required=True, use="bias")),
             parameters=("weight",),
-            storage=Storage(np.uint32, unsigned=True, narrow=True),
+            storage=Storage(np.uint32, is_unsigned=True, narrow=True),
         ),
         Layout(
             "",
@@ -158,7 +158,7 @@ MLX = Producer(
             OF_U32,
             (
                 scale_part("scales", OF_U8, distinct=True),
-                Part("global_scale", GLOBAL, OF_F32, required=True),
+                Part("global_scale", GLOBAL, OF_F32, is_required=True),
             ),
             block=(1, 16),
             parameters=("weight",),

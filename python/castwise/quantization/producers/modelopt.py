@@ -48,7 +48,7 @@ from castwise.quantization.producers.stated import (
     pair_of_sizes,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import FLOAT_BITS, usual
 from castwise.quantization.producers.written import (
     MXFP4_TO_NVFP4,
@@ -122,13 +122,13 @@ _EXPERTS = {
 
 
 def _experts(
-    layout: Layout, transposed: Literal["", "parts"] = "", columns: tuple[int, int] | None = None
+    layout: Layout, orientation: Literal["", "parts"] = "", columns: tuple[int, int] | None = None
 ) -> Layout:
     """Describe experts that are exported in one tensor, those of Llama 4 and gpt-oss.
 
     Names of parts follow that of the parameter, which has no "weight" of its own.
     """
-    storage = replace(layout.storage or Storage(), transposed=transposed, read_only=True)
+    storage = replace(layout.storage or Storage(), orientation=orientation, read_only=True)
     parts = (
         replace(part, name=_EXPERTS[part.name]) for part in layout.parts if part.name in _EXPERTS
     )
@@ -169,7 +169,7 @@ def _file_section(config: Mapping[str, Any]) -> Section | None:
     return (_NAME, section) if isinstance(section, dict) else None
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Refuse what ModelOpt stores and states of FP8 and of integers that would be a guess."""
     payload, is_float = case.payload, case.format in FLOAT8
     factor, second = f"{payload}_pre_quant_scale", f"{case.weight.scale}_2"
@@ -193,9 +193,9 @@ def _rule(case: StoredWeight) -> Given:
             f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
             f"whether its scales are those of the rows or of the columns of {payload!r}"
         )
-    stated = _values(case.section, payload.rpartition(".")[0])
+    statement = _values(case.section, payload.rpartition(".")[0])
     is_packed = case.format == U8 and case.scheme.startswith("int4_")
-    if is_packed and second in case.tensors and stated.get("quant_algo") == "W4A16_AWQ":
+    if is_packed and second in case.tensors and statement.get("quant_algo") == "W4A16_AWQ":
         raise Undecodable(f"W4A16_AWQ is stated, and {second!r} is a scale of W4A8_AWQ")
     return usual(case)
 
@@ -214,17 +214,17 @@ def _write(modules: EncodedModules) -> Statements:
     algorithm = {"quant_algo": code, _CACHE_KEY: None, **group, **_ALSO.get(code, {})}
     kind = "int" if encoding.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
-    stated = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
+    arguments = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
     file = {
         "producer": producer,
-        "quantization": {**algorithm, "exclude_modules": list(modules.kept)},
+        "quantization": {**algorithm, "exclude_modules": list(modules.plain)},
     }
     return in_section(
         {
             "quant_method": _NAME,
             **algorithm,
-            "config_groups": {"group_0": {"targets": ["Linear"], **stated}},
-            "ignore": list(modules.kept),
+            "config_groups": {"group_0": {"targets": ["Linear"], **arguments}},
+            "ignore": list(modules.plain),
             "producer": producer,
         },
         **{_FILE: json.dumps(file, indent=2) + "\n"},
@@ -256,7 +256,7 @@ MODELOPT = Producer(
                 Part("_scale_2", OTHER, OF_F32, use="float8 scale"),
                 *INPUTS,
             ),
-            storage=Storage(np.uint8, transposed="pairs"),
+            storage=Storage(np.uint8, orientation="pairs"),
         ),
         Layout(
             "nvfp4",
@@ -264,8 +264,8 @@ MODELOPT = Producer(
             OF_U8,
             (
                 *NVFP4.parts,
-                Part("svdquant_lora_a", required=True),
-                Part("svdquant_lora_b", required=True),
+                Part("svdquant_lora_a", is_required=True),
+                Part("svdquant_lora_b", is_required=True),
             ),
             block=(1, 16),
         ),

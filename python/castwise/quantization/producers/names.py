@@ -26,7 +26,7 @@ def tail(name: str) -> str:
     return name.rpartition("/")[2].rpartition(".")[2]
 
 
-def beside(part: str, weight: str) -> str:
+def name_part(part: str, weight: str) -> str:
     """Name a part of a weight, as `Part.name` says."""
     if part[:1] in ("_", "."):
         return weight + part
@@ -40,4 +40,4 @@ def owner(part: str, name: str) -> str | None:
     if part[0] in "_.":
         weight = name.removesuffix(part)
         return weight if weight not in (name, "") else None
-    return beside("weight", name) if tail(name) == part.removeprefix("/") else None
+    return name_part("weight", name) if tail(name) == part.removeprefix("/") else None

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from castwise.quantization.producers.layouts import Layout, Storage
 from castwise.quantization.producers.schemes import Scheme, has_bias, may_hold
 from castwise.quantization.producers.stated import StatementReader, Stored
-from castwise.quantization.producers.stored_weight import Given, StoredWeight
+from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 from castwise.quantization.producers.written import Form, Statements, StatementWriter, Written
 
-Rule = Callable[[StoredWeight], Given]
+Rule = Callable[[StoredWeight], WeightForm]
 """From a stored weight to what it is."""
 
 Section = tuple[str, Mapping[str, Any]]
@@ -150,12 +150,12 @@ class Producer:
         candidates = [
             layout for layout in self.layouts if layout.storage and may_hold(layout, scheme.name)
         ]
-        grouped = scheme.name.endswith("_group")
+        is_group = scheme.name.endswith("_group")
 
         def rank(layout: Layout) -> tuple[bool, ...]:
             storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
-            packed = grouped and storage.grouped
-            named = scheme.name.startswith(stem)
-            return not packed, not named, storage.read_only, has_bias(layout) == symmetric
+            is_packed = is_group and storage.has_groups
+            has_stem = scheme.name.startswith(stem)
+            return not is_packed, not has_stem, storage.read_only, has_bias(layout) == symmetric
 
         return min(candidates, key=rank, default=None)

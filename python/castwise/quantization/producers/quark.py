@@ -11,7 +11,7 @@ from castwise.quantization.producers.layouts import OF_WORD, Layout
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
 from castwise.quantization.producers.stated import Describe, Stated, group_block, unknown_key
-from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import usual
 
 _KEYS = frozenset(
@@ -59,8 +59,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
     def describe(module: str, payload: str | None) -> Stated:
         # Patterns of layers have wildcards; with any, the global row need not hold.
-        chosen = patterns.get(module, None if patterns else section.get("global_quant_config"))
-        weight = chosen.get("weight") if isinstance(chosen, dict) else None
+        config = patterns.get(module, None if patterns else section.get("global_quant_config"))
+        weight = config.get("weight") if isinstance(config, dict) else None
         if isinstance(weight, list):
             return Stated(problem="states several steps of its weight; Quark reads it")
         if not isinstance(weight, dict):
@@ -79,8 +79,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say that a layer needs what is computed beside its weight: rotated inputs, or factors."""
-    stated = [section.get(key) for key in ("algo_config", "pre_quant_opt_config")]
-    lists = [value if isinstance(value, list) else [value] for value in stated]
+    configs = [section.get(key) for key in ("algo_config", "pre_quant_opt_config")]
+    lists = [value if isinstance(value, list) else [value] for value in configs]
     for step in chain.from_iterable(lists):
         if not isinstance(step, dict):
             continue
@@ -91,7 +91,7 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Refuse codes of 6 bits: Quark 0.9 packs their upper two bits apart, and later ones do not."""
     if case.scheme.startswith("mxfp6_"):
         raise Undecodable(

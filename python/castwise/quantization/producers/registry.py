@@ -129,8 +129,8 @@ def find_recipe(name: object) -> Producer:
     ValueError: There is none; the nearest name is given.
     """
     if not isinstance(name, str) or name not in _BY_NAME:
-        hint, known = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
-        raise ValueError(f"recipe={name!r} is not known: {hint}use {known}.")
+        hint, names = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
+        raise ValueError(f"recipe={name!r} is not known: {hint}use {names}.")
     return _BY_NAME[name]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -72,15 +73,11 @@ def schemes() -> tuple[Scheme, ...]:
     4
 
     """
-    return tuple(Scheme(**{name: _fixed(value) for name, value in row.items()}) for row in _table())
-
-
-def _table() -> list[dict[str, Any]]:
-    return _core.schemes()
-
-
-def _fixed(value: object) -> Any:  # noqa: ANN401  (of any column)
-    return tuple(value) if isinstance(value, list) else value
+    rows: Iterator[dict[str, Any]] = (
+        {name: tuple(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
+        for row in _core.schemes()
+    )
+    return tuple(Scheme(**row) for row in rows)
 
 
 @cache

@@ -25,7 +25,7 @@ from castwise.quantization.producers.layouts import (
 
 def scale_part(name: str, formats: tuple[str, ...] = OF_REAL, *, distinct: bool = False) -> Part:
     """Describe a scale that must be there."""
-    return Part(name, SCALE, formats, required=True, distinct=distinct)
+    return Part(name, SCALE, formats, is_required=True, distinct=distinct)
 
 
 INPUTS = tuple(
@@ -39,7 +39,7 @@ INPUTS = tuple(
     )
 )
 PRE = Part("pre_quant_scale", OTHER, OF_REAL, distinct=True, use="factor")
-SECOND = Part("_scale_2", GLOBAL, OF_F32, required=True)
+SECOND = Part("_scale_2", GLOBAL, OF_F32, is_required=True)
 
 PLAIN = Storage()
 BYTES_LOW = Storage(np.uint8)

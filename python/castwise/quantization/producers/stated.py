@@ -114,9 +114,9 @@ def constant_reader(scheme: str, block: tuple[int, ...] | None = None) -> Statem
     return lambda section: lambda module, payload: Stated(scheme, block)
 
 
-def unknown_key(stated: Mapping[str, Any], known: Collection[str]) -> str | None:
+def unknown_key(entry: Mapping[str, Any], known_keys: Collection[str]) -> str | None:
     """Say which key of a layer is not known; None if all are. Values of None state nothing."""
-    for key, value in stated.items():
-        if key not in known and value is not None:
+    for key, value in entry.items():
+        if key not in known_keys and value is not None:
             return f"states {key!r} of it, which castwise does not know"
     return None

@@ -11,23 +11,22 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.names import Described
-
-MATRIX = 2
 
 
 class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
     """A weight cannot be decoded; the message says why."""
 
 
-class Given(NamedTuple):
+class WeightForm(NamedTuple):
     """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`.
 
     `plain` is its shape in an unquantised model, if that is another one with the same elements;
     `names` are those of its parts, where the checkpoint has others, and leave out what is not
     needed.
     `groups` is the tensor that says which scale and zero point each row has, if not in order;
-    `tiled` says that scales are in tiles, and codes are not padded to them; `loose` of how many
+    `has_tiles` says that scales are in tiles, and codes are not padded to them; `loose` of how many
     bits codes are that stand one in a byte, where others are packed; `is_centred` says that zero
     points are stated to be half of the range.
     """
@@ -40,7 +39,7 @@ class Given(NamedTuple):
     plain: tuple[int, ...] | None = None
     names: Mapping[str, str] | None = None
     groups: str | None = None
-    tiled: bool = False
+    has_tiles: bool = False
     loose: int | None = None
     is_centred: bool = False
 
@@ -101,7 +100,7 @@ class StoredWeight(ABC):
         """Name the first part whose name ends so."""
         return next((name for name in self.weight.parts if name.endswith(ending)), None)
 
-    def named(self, ending: str) -> str:
+    def require_part(self, ending: str) -> str:
         """Name a part that must be there."""
         name = self.part(ending)
         if name is None:
@@ -144,11 +143,11 @@ class StoredWeight(ABC):
             raise Undecodable(f"castwise cannot decode codes of {number} bits")
         return int(number)
 
-    def wrong(self, name: str, expected: object) -> Undecodable:
+    def wrong(self, name: str, needed_shape: object) -> Undecodable:
         """Say that a part has another shape than its payload needs."""
         return Undecodable(
-            f"{name!r} has the shape {self.shape(name)}, and {expected} is what {self.payload!r} "
-            f"of shape {self.shape(self.payload)} needs"
+            f"{name!r} has the shape {self.shape(name)}, and {needed_shape} is what "
+            f"{self.payload!r} of shape {self.shape(self.payload)} needs"
         )
 
     def whole(self, bits: int, words: int, width: int = 32) -> int:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     FLOAT8,
@@ -18,12 +19,10 @@ from castwise.quantization.producers.layouts import (
     OF_U8,
     OF_WORD,
     SCALE,
-    TILE,
     U8,
     ZERO,
     Layout,
     Part,
-    ceil_div,
 )
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.schemes import schemes
@@ -36,7 +35,7 @@ from castwise.quantization.producers.stated import (
     pair_of_sizes,
     parsed_object,
 )
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import GRANULARITY, matrices
 
 _NAME, _BYTE = "torchao", 8
@@ -105,7 +104,7 @@ def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
     return metadata if _METADATA_KEY in metadata else None
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe one code per byte, as the metadata of torchao's safetensors files state it."""
     entry = parsed_object(case.section.get(case.weight.name))
     kind, data, names = (entry.get(key) for key in ("_type", "_data", "_tensor_data_names"))
@@ -116,15 +115,16 @@ def _rule(case: StoredWeight) -> Given:
     if kind not in (*_CLASSES, *_PARTS_OF_BLOCKS):
         raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
     prefix = case.payload.removesuffix("qdata")
-    stated, stored = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
-    if stated != stored:
+    part_names = {prefix + str(name) for name in names}
+    stored_names = {case.payload, *case.weight.parts}
+    if part_names != stored_names:
         raise Undecodable(
-            f"its metadata state {', '.join(sorted(stated))}, and there are "
-            f"{', '.join(sorted(stored))}; save it with torchao again"
+            f"its metadata state {', '.join(sorted(part_names))}, and there are "
+            f"{', '.join(sorted(stored_names))}; save it with torchao again"
         )
-    known = _PARTS if kind in _CLASSES else _PARTS_OF_BLOCKS[kind]
-    if unused := sorted({str(name) for name in names} - known):
-        raise Undecodable(f"castwise cannot decode with its {unused[0]} yet; torchao reads it")
+    usable = _PARTS if kind in _CLASSES else _PARTS_OF_BLOCKS[kind]
+    if rest := sorted({str(name) for name in names} - usable):
+        raise Undecodable(f"castwise cannot decode with its {rest[0]} yet; torchao reads it")
     if kind in _PARTS_OF_BLOCKS:
         return _blocks(case, kind, data)
     element = "fp8" if case.format in FLOAT8 else I8
@@ -133,51 +133,51 @@ def _rule(case: StoredWeight) -> Given:
     block = _block(case, data.get("block_size"))
     several = "block" if element == "fp8" else "group"
     shape = case.shape(case.payload)
-    return Given(f"{element}_{GRANULARITY.get(block, several)}", block, shape)
+    return WeightForm(f"{element}_{GRANULARITY.get(block, several)}", block, shape)
 
 
-def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> Given:
+def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> WeightForm:
     """Describe float4 and float8 in blocks of rows, whose scales may be in tiles."""
     element, size = _dtype(data.get("elem_dtype")), data.get("block_size")
     scheme = "nvfp4" if kind == "NVFP4Tensor" else _MX_SCHEMES.get(str(element), "")
-    tiled = data.get("is_swizzled_scales", False)
+    is_tiled = data.get("is_swizzled_scales", False)
     row = next((known_row for known_row in schemes() if known_row.name == scheme), None)
     if row is None:
         raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
-    if size != row.block[1] or not isinstance(tiled, bool):
+    if size != row.block[1] or not isinstance(is_tiled, bool):
         raise Undecodable(
-            f"its metadata state block_size={size!r} and is_swizzled_scales={tiled!r}; blocks of "
-            f"{scheme} are of {row.block[1]}, and the other is true or false"
+            f"its metadata state block_size={size!r} and is_swizzled_scales={is_tiled!r}; blocks "
+            f"of {scheme} are of {row.block[1]}, and the other is true or false"
         )
     payload = row.element if row.bits == _BYTE else U8
     loose = row.bits if row.bits not in (4, _BYTE) else None
-    for name, expected in ((case.payload, payload), (case.scale(), row.scale)):
-        if case.tensors[name].format != expected:
+    for name, expected_format in ((case.payload, payload), (case.scale(), row.scale)):
+        if case.tensors[name].format != expected_format:
             raise Undecodable(
                 f"{name!r} is {case.tensors[name].format}, and torchao's {kind} of {scheme} "
-                f"has {expected}"
+                f"has {expected_format}"
             )
     *stack, rows, width = matrices(case)
     columns = width if loose else case.whole(row.bits, width, _BYTE)
     grid = *stack, rows, columns // size
-    if tiled:  # 128x4 of scales as 32x16
-        high, wide = TILE[0] // 4, TILE[1] * 4
-        grid = *stack, ceil_div(rows, TILE[0]) * high, ceil_div(grid[-1], TILE[1]) * wide
+    if is_tiled:  # 128x4 of scales as 32x16
+        high, wide = padded_shape((rows, grid[-1]), TILE)
+        grid = *stack, high // 4, wide * 4
     if columns % size or case.shape(case.scale()) != grid:
         raise case.wrong(case.scale(), f"the shape {grid}")
-    if tiled and stack and rows % TILE[0]:
+    if is_tiled and stack and rows % TILE[0]:
         raise Undecodable(
             f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
         )
-    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled, loose=loose)
+    return WeightForm(scheme, row.block, (*stack, rows, columns), has_tiles=is_tiled, loose=loose)
 
 
-def _block(case: StoredWeight, stated: object) -> tuple[int, int]:
+def _block(case: StoredWeight, block_size: object) -> tuple[int, int]:
     """Return the block of a matrix, or of one of a stack; refuse parts of another shape."""
-    shape, sizes = case.shape(case.payload), stated if isinstance(stated, list) else []
+    shape, sizes = case.shape(case.payload), block_size if isinstance(block_size, list) else []
     are_sizes = all(type(size) is int and size > 0 for size in sizes)
     if len(shape) < MATRIX or len(sizes) != len(shape) or not are_sizes:
-        raise Undecodable(f"its metadata state block_size={stated!r} of the shape {shape}")
+        raise Undecodable(f"its metadata state block_size={block_size!r} of the shape {shape}")
     *outer, rows, columns = sizes
     if any(count % size for count, size in zip(shape, sizes, strict=True)) or {*outer} - {1}:
         raise Undecodable(

@@ -40,8 +40,8 @@ def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantiz
         if info.stored in BLOCK_TYPES
         for roles in [_roles_beside(name, by_name)]
     }
-    known = {*weights, *(part for weight in weights.values() for part in weight.parts)}
-    weights = with_foreign(weights, {name: name for name in weights}, by_name, known)
+    known_names = {*weights, *(part for weight in weights.values() for part in weight.parts)}
+    weights = with_foreign(weights, {name: name for name in weights}, by_name, known_names)
     return Quantization((f"{place}{TYPED}",), weights=tuple(weights.values()))
 
 
@@ -56,24 +56,24 @@ def _roles_beside(weight: str, tensors: Mapping[str, Described]) -> dict[str, st
     }
 
 
-def _problem(beside: Iterable[TypedTensor]) -> str | None:
+def _problem(neighbours: Iterable[TypedTensor]) -> str | None:
     """Say which tensor beside a weight is not of the format that llama.cpp reads there."""
     return next(
         (
             f"{info.name!r} belongs to it and is {info.stored}, and converters write it as float32 "
             "(F32); convert that tensor to float32, since without it the weight may be scaled "
             "wrongly"
-            for info in beside
+            for info in neighbours
             if info.format not in OF_F32
         ),
         None,
     )
 
 
-def _scheme_and_block(stored: str) -> tuple[str, tuple[int, ...] | None]:
+def _scheme_and_block(type_name: str) -> tuple[str, tuple[int, ...] | None]:
     """Return the scheme and the block of a type, which is a scheme itself if it has no layout."""
-    layout = TYPES.get(stored)
+    layout = TYPES.get(type_name)
     if layout is None:
-        _, elements, _ = BLOCK_TYPES[stored]
-        return stored, (1, elements)
+        _, elements, _ = BLOCK_TYPES[type_name]
+        return type_name, (1, elements)
     return layout.scheme, layout.block

@@ -30,7 +30,7 @@ TRANSFORMER_ENGINE = Producer(
             "fp8_tensor",
             "",
             (*OF_FP8, *OF_U8),
-            (Part("/_extra_state", required=True),),
+            (Part("/_extra_state", is_required=True),),
             parameters=("weight",),
         ),
     ),
@@ -45,7 +45,9 @@ NUNCHAKU = Producer(
             "qweight",
             _BYTES_AND_WORDS,
             (
-                Part("wscales", SCALE, (*OF_REAL, *OF_FP8, *OF_U8), required=True, distinct=True),
+                Part(
+                    "wscales", SCALE, (*OF_REAL, *OF_FP8, *OF_U8), is_required=True, distinct=True
+                ),
                 Part("wzeros", ZERO, OF_REAL, distinct=True),
                 *(
                     Part(name, OTHER, OF_REAL, distinct=True)
@@ -71,7 +73,7 @@ HQQ = Producer(
             "",
             "W_q",
             _BYTES_AND_WORDS,
-            (Part("scale", SCALE, OF_REAL, required=True), Part("zero", ZERO, OF_REAL)),
+            (Part("scale", SCALE, OF_REAL, is_required=True), Part("zero", ZERO, OF_REAL)),
         ),
     ),
     is_decoded=False,
@@ -85,7 +87,7 @@ QUANTO = Producer(
             payload,
             (*OF_FP8, *OF_I8, *OF_U8),
             (
-                Part("._scale", SCALE, OF_REAL, required=True, distinct=True),
+                Part("._scale", SCALE, OF_REAL, is_required=True, distinct=True),
                 Part("._shift", ZERO, distinct=True),
             ),
         )
@@ -102,7 +104,7 @@ EXL3 = Producer(
             "trellis",
             OF_I16,
             (
-                Part("svh", SCALE, OF_REAL, required=True, distinct=True),
+                Part("svh", SCALE, OF_REAL, is_required=True, distinct=True),
                 Part("suh", SCALE, OF_REAL, distinct=True),
                 Part("mcg"),
                 Part("mul1"),
@@ -120,8 +122,8 @@ EXL2 = Producer(
             "q_weight",
             OF_WORD,
             (
-                Part("q_scale", SCALE, OF_WORD, required=True, distinct=True),
-                Part("q_scale_max", SCALE, OF_REAL, required=True, distinct=True),
+                Part("q_scale", SCALE, OF_WORD, is_required=True, distinct=True),
+                Part("q_scale_max", SCALE, OF_REAL, is_required=True, distinct=True),
                 *(Part(name, distinct=True) for name in ("q_groups", "q_invperm", "q_perm")),
             ),
         ),
@@ -137,8 +139,8 @@ AQLM = Producer(
             "codes",
             (*OF_I8, *OF_I16),
             (
-                Part("codebooks", OTHER, OF_REAL, required=True, distinct=True),
-                Part("scales", SCALE, OF_REAL, required=True),
+                Part("codebooks", OTHER, OF_REAL, is_required=True, distinct=True),
+                Part("scales", SCALE, OF_REAL, is_required=True),
             ),
         ),
     ),
@@ -153,7 +155,7 @@ QUIP = Producer(
             "Qidxs",
             (*OF_I16, *OF_COUNTS),
             (
-                Part("SU", SCALE, OF_REAL, required=True, distinct=True),
+                Part("SU", SCALE, OF_REAL, is_required=True, distinct=True),
                 *(Part(name, SCALE, OF_REAL, distinct=True) for name in ("SV", "Wscale")),
                 Part("codebook_id"),
             ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import FLOAT8, I8, OF_E8M0, U8
 from castwise.quantization.producers.schemes import schemes
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _BYTE = 8
 
@@ -17,7 +18,7 @@ FLOAT_BITS = {
 GRANULARITY = {(0, 0): "tensor", (1, 0): "channel"}
 
 
-def usual(case: StoredWeight) -> Given:
+def usual(case: StoredWeight) -> WeightForm:
     """Describe codes in bytes whose rows are those of the plain weight, and integers in words."""
     tail, scheme = case.payload.rpartition(".")[2], case.scheme
     if tail == "qweight" or not case.weight.recipes:
@@ -29,11 +30,11 @@ def usual(case: StoredWeight) -> Given:
     if scheme in FLOAT_BITS:
         axis = _axis_of_codes(case)
         case.whole(FLOAT_BITS[scheme], case.length(axis), 8)
-        return Given(scheme, case.block(), axis=axis)
+        return WeightForm(scheme, case.block(), axis=axis)
     if case.format == I8 and scheme.startswith("int"):
         return _bytes(case, "int8_{}")
     if case.format == U8 and scheme.startswith("int4_"):
-        return Given(scheme, case.block())
+        return WeightForm(scheme, case.block())
     raise case.unknown()
 
 
@@ -57,29 +58,29 @@ def _of_float8(case: StoredWeight) -> str:
     return "fp8_{}"
 
 
-def _bytes(case: StoredWeight, scheme: str) -> Given:
+def _bytes(case: StoredWeight, scheme: str) -> WeightForm:
     """Describe one code per byte."""
     block, shape = case.block(), case.shape(case.payload)
     kind = GRANULARITY.get(block, "block" if scheme[0] == "f" else "group")
     if block == (0, 0) and len(shape) != MATRIX and math.prod(case.shape(case.scale())) == 1:
         # One scale for all, so that any number of axes is as good as two.
-        cut = (shape[0] if shape else 1, math.prod(shape[1:]))
-        return Given(scheme.format(kind), block, cut, plain=shape)
+        matrix = (shape[0] if shape else 1, math.prod(shape[1:]))
+        return WeightForm(scheme.format(kind), block, matrix, plain=shape)
     if len(shape) < MATRIX:
         raise case.wrong(case.scale(), "one scale")
-    return Given(scheme.format(kind), block, shape)
+    return WeightForm(scheme.format(kind), block, shape)
 
 
-def _words(case: StoredWeight) -> Given:
+def _words(case: StoredWeight) -> WeightForm:
     """Describe compressed-tensors' integers in words of 32 bits."""
     bits, block = case.bits(), case.block()
-    name = case.named("_shape")
+    name = case.require_part("_shape")
     shape = [int(n) for n in case.lazy(name)[...].reshape(-1)]
     if len(shape) < MATRIX:
         raise Undecodable(f"{name!r} has {len(shape)} numbers, which is not the shape of a matrix")
     if 0 in block and (case.part("_g_idx") is not None or block == (0, 0)):
         block = (block[0] or shape[-2], shape[-1])
-    return Given(f"int{bits}_{'channel' if block == (1, 0) else 'group'}", block)
+    return WeightForm(f"int{bits}_{'channel' if block == (1, 0) else 'group'}", block)
 
 
 def matrices(case: StoredWeight) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ class Written:
     step: int = 1  # slabs are multiples of so many rows, beside whole blocks
     stacks: bool = False  # experts may be stacked in one tensor
     # Only such experts are stored so, and in an unquantised model their matrices are (in, out).
-    transposed: bool = False
+    is_transposed: bool = False
     shares: bool = False  # what engines fuse must have the same global scale
     symmetric: bool = True  # false for groups that have a bias
     square: bool = False  # blocks have as many rows as columns
@@ -58,7 +58,7 @@ class Encoding:
     written: Written  # the row
     block: tuple[int, int]  # rows and columns that share a scale
     symmetric: bool = True  # false for integers with zero points
-    reordered: bool = False  # true if an index says in which group each column is
+    has_index: bool = False  # true if an index says in which group each column is
 
     @property
     def bits(self) -> int:
@@ -83,7 +83,7 @@ class EncodedModules:
     """The modules of a component, as is to be stated of them."""
 
     encodings: Mapping[str, Encoding]  # how the weight of each is stored
-    kept: Sequence[str]  # those that are not quantised
+    plain: Sequence[str]  # those that are not quantised
     inputs: bool  # true if there are scales of inputs, too
     # Those of `encodings` that are embeddings, and no linear layers.
     embeddings: frozenset[str] = frozenset()

@@ -21,13 +21,14 @@ from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.geometry import MATRIX, codes_of_block
 from castwise.quantization.producers.layouts import GLOBAL
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import MATRIX, Given, Undecodable
+from castwise.quantization.producers.stored_weight import Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import usual
-from castwise.quantization.weights._case import Case, Read
+from castwise.quantization.weights._lazy_weight import LazyWeight, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Decoding:
 
     shape: tuple[int, ...]  # its shape in an unquantised model
     # A shape with the same elements in the same order, as a matrix or a stack of them
-    cut: tuple[int, ...]
+    matrix_shape: tuple[int, ...]
     step: int  # slabs begin at multiples of so many rows
     parts: Collection[str]  # the stored tensors that are read
     rows: Callable[[Slab], QuantizedArray]  # reads the rows of a slab
@@ -57,7 +58,7 @@ class Decoding:
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
-        *stack, rows, columns = self.cut
+        *stack, rows, columns = self.matrix_shape
         count = max(elements // max(columns, 1) // self.step, 1) * self.step
         for place in np.ndindex(*stack):
             for start in range(0, rows, count) if columns else ():
@@ -78,23 +79,23 @@ def decoding(
 
     Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
     """
-    case = Case(weight, tensors, read, section)
+    case = LazyWeight(weight, tensors, read, section)
     if weight.recipes == (TYPED,):
         return _of_blocks(case, axis, arithmetic)
-    recipe, given = _given(case)
+    recipe, description = _describe_weight(case)
     if axis is not None:
-        given = given._replace(axis=axis)
+        description = description._replace(axis=axis)
     try:
-        q = case.quantized(given, recipe)
+        q = case.lazy_array(description, recipe)
         check_steps(q, arithmetic)
-        if given.is_centred:
+        if description.is_centred:
             _check_centre(q)
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
-    return _of_array(q, given)
+    return _of_array(q, description)
 
 
-def _given(case: Case) -> tuple[str, Given]:
+def _describe_weight(case: LazyWeight) -> tuple[str, WeightForm]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     producers = [find_recipe(name) for name in case.weight.recipes]
     if case.weight.by_shapes and len(producers) > 1:
@@ -107,10 +108,10 @@ def _given(case: Case) -> tuple[str, Given]:
     return producers[0].name, rule(case)
 
 
-def _of_array(q: Any, given: Given) -> Decoding:  # noqa: ANN401  (its parts are lazy)
+def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (its parts are lazy)
     """Plan how a quantised array of lazy parts is decoded."""
-    plain = q.shape if given.plain is None else given.plain
-    if given.scheme.startswith("bnb_"):
+    plain = q.shape if description.plain is None else description.plain
+    if description.scheme.startswith("bnb_"):
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
     if len(q.shape) < MATRIX:
@@ -161,7 +162,7 @@ def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding:
+def _of_blocks(case: LazyWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
     """Plan how blocks of bytes, each with its scales, are decoded.
 
     The matrices of experts that are not named as a weight are those of transformers, transposed.
@@ -170,16 +171,16 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
     *leading, blocks, size = payload.shape
     by_package = case.scheme in BLOCK_TYPES
     width = BLOCK_TYPES[case.scheme][1] if by_package else _width_of(case, size)
-    seen = payload if leading else payload.reshape((1, blocks, size))
-    *stack, count = seen.shape[:-2]
+    matrices = payload if leading else payload.reshape((1, blocks, size))
+    *stack, count = matrices.shape[:-2]
     if axis is None:
         axis = -1 if case.payload.endswith("weight") else -2
-    transposed = len(leading) == MATRIX and axis != -1
+    is_transposed = len(leading) == MATRIX and axis != -1
 
     def read(slab: Slab) -> NDArray[np.uint8]:
-        cut = (slice(None),) if transposed else ()
-        begin, end = (row // width if transposed else row for row in (slab.start, slab.stop))
-        raw: NDArray[np.uint8] = seen[*slab.place, *cut, begin:end]
+        before_rows = (slice(None),) if is_transposed else ()
+        begin, end = (row // width if is_transposed else row for row in (slab.start, slab.stop))
+        raw: NDArray[np.uint8] = matrices[*slab.place, *before_rows, begin:end]
         return raw.reshape(len(raw), -1)
 
     def rows(slab: Slab) -> QuantizedArray:
@@ -191,20 +192,21 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
                 QuantizedArray,
                 {layout.payload: raw},
                 TYPED,
-                shape[::-1] if transposed else shape,
+                shape[::-1] if is_transposed else shape,
                 scheme=case.scheme,
                 block=layout.block,
-                axis=-2 if transposed else -1,
+                axis=-2 if is_transposed else -1,
                 variant=None,
             )
         except ValueError as error:
             raise Undecodable(str(error).removesuffix(".")) from error
 
-    cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
-    shape = cut if leading else cut[-1:]
+    rows_and_columns = (blocks * width, count) if is_transposed else (count, blocks * width)
+    matrix_shape = (*stack, *rows_and_columns)
+    shape = matrix_shape if leading else matrix_shape[-1:]
     factors = _factors(case, stack)
     names = (payload.name, *(factor.name for factor in factors))
-    plan = Decoding(shape, cut, width if transposed else 1, names, rows)
+    plan = Decoding(shape, matrix_shape, width if is_transposed else 1, names, rows)
     if not (by_package or factors):
         return plan
     decode = decoder_of_type(case.scheme, arithmetic) if by_package else None
@@ -213,23 +215,23 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
 
     def values(slab: Slab) -> NDArray[Any]:
         if decode is None:
-            decoded: NDArray[Any] = dequantize(rows(slab), dtype, arithmetic=arithmetic, threads=1)
+            floats: NDArray[Any] = dequantize(rows(slab), dtype, arithmetic=arithmetic, threads=1)
         else:
-            decoded = decode(read(slab)).T if transposed else decode(read(slab))
+            floats = decode(read(slab)).T if is_transposed else decode(read(slab))
         if not factors:
-            return decoded
+            return floats
         place = int(np.ravel_multi_index(slab.place, stack)) if stack else 0
-        outputs = np.arange(count) if transposed else np.arange(slab.start, slab.stop)
+        outputs = np.arange(count) if is_transposed else np.arange(slab.start, slab.stop)
         each = np.array([factor[...].reshape(-1)[place] for factor in factors], dtype)
         by_output = each[outputs % len(each)]
         with np.errstate(all="ignore"):  # what is stored decides
-            scaled: NDArray[Any] = decoded * (by_output if transposed else by_output[:, np.newaxis])
-        return scaled
+            floats = floats * (by_output if is_transposed else by_output[:, np.newaxis])
+        return floats
 
     return replace(plan, values=values)
 
 
-def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
+def _factors(case: LazyWeight, stack: Sequence[int]) -> list[LazyArray]:
     """Return what a weight is multiplied by: one number for each expert, or one."""
     factors = [case.lazy(name) for name, role in case.weight.parts.items() if role == GLOBAL]
     for factor in factors:
@@ -238,8 +240,8 @@ def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
     return factors
 
 
-def _width_of(case: Case, size: int) -> int:
+def _width_of(case: LazyWeight, size: int) -> int:
     """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
     _, fields = block_layout(case.scheme, size)
-    return fields["data"] * 8 // (scheme.bits - int("high" in fields))
+    return codes_of_block(fields, scheme.bits)

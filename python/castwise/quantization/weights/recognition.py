@@ -8,12 +8,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from castwise.quantization.arrays.views import grid_of_scales
 from castwise.quantization.producers.attention import scale_of_attention
 from castwise.quantization.producers.configs import Statement, statements
 from castwise.quantization.producers.contradictions import Contradiction, contradictions
 from castwise.quantization.producers.foreign import with_foreign
 from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization.producers.geometry import MATRIX, block_grid, grid_of_scales
 from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
@@ -25,27 +25,26 @@ from castwise.quantization.producers.layouts import (
     WIDE,
     Layout,
 )
-from castwise.quantization.producers.matching import Match, matched, may_be_payload
-from castwise.quantization.producers.names import Described, beside, owner, tail
+from castwise.quantization.producers.matching import Match, match_layout, may_be_payload
+from castwise.quantization.producers.names import Described, name_part, owner, tail
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers.schemes import may_hold
 from castwise.quantization.producers.shared_layouts import FP8_SCALE
 from castwise.quantization.producers.stated import Stated
-from castwise.quantization.producers.stored_weight import MATRIX
 
 _WEIGHT = "weight"
 
 
-def recognized(
+def recognize(
     tensors: Iterable[Described],  # all tensors of the checkpoint
     # Parsed files beside it, by name; see `castwise.quantization.producers.configs.CONFIGS`
     configs: Mapping[str, Any],
     metadata: Mapping[str, str],  # its metadata
 ) -> Quantization | None:
     """Return what is quantised; None if nothing is, and nothing says that it is."""
-    stated = statements(configs, metadata)
-    quantization = _Search(tensors, stated, [*contradictions(configs)]).find_weights()
+    sources = statements(configs, metadata)
+    quantization = _Search(tensors, sources, [*contradictions(configs)]).find_weights()
     return None if quantization == Quantization() else quantization
 
 
@@ -55,32 +54,32 @@ class _Search:
     def __init__(
         self,
         tensors: Iterable[Described],
-        stated: Sequence[Statement],
+        statements: Sequence[Statement],
         contradictions: Sequence[Contradiction],
     ) -> None:
         self._tensors = plain_names(tensors)
-        self._stated = stated
+        self._sources = statements
         self._contradictions = contradictions
         self._tails = lasts(self._tensors)
         self._parameters: dict[str, str] = {}
         """The parameter that each payload is, by the name of the payload."""
-        self._beside: set[str] = set()
+        self._neighbours: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
-        known = {name for statement in stated for name in statement.recipes}
-        self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in known)
+        recipe_names = {name for statement in statements for name in statement.recipes}
+        self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in recipe_names)
 
     def find_weights(self) -> Quantization:
         """Find the quantised weights, what belongs to them, and what lacks a part."""
         weights = self._weights(self._recipes or PRODUCERS, {})
         if self._recipes:
             # What is not stored as stated is recognised all the same, and the contradiction named.
-            methods, beside_stated = ", ".join(self._texts()), self._beside
+            methods, beside_stated = ", ".join(self._texts()), self._neighbours
             for name, weight in self._weights(PRODUCERS, weights).items():
                 problem = (
                     f"{methods} is stated, but it is stored as by {' or '.join(weight.recipes)}"
                 )
                 weights[name] = replace(weight, problem=problem)
-            self._beside = beside_stated
+            self._neighbours = beside_stated
         for contradiction in self._contradictions:
             for name, weight in weights.items():
                 if contradiction.is_about(weight.recipes):
@@ -99,10 +98,10 @@ class _Search:
                 and (tail(name) in MARKERS or scale_of_attention(name) is not None)
             )
         ]
-        known = used.union(beside_weights, self._beside)
-        weights = with_foreign(weights, self._parameters, self._tensors, known)
+        known_names = used.union(beside_weights, self._neighbours)
+        weights = with_foreign(weights, self._parameters, self._tensors, known_names)
         foreign = {name for weight in weights.values() for name in weight.foreign}
-        orphans = self._orphans(active, known | foreign)
+        orphans = self._orphans(active, known_names | foreign)
         return Quantization(
             self._texts(),
             self._unknown(),
@@ -113,21 +112,21 @@ class _Search:
 
     def _texts(self) -> tuple[str, ...]:
         return tuple(
-            dict.fromkeys(f"{statement.origin}: {statement.method}" for statement in self._stated)
+            dict.fromkeys(f"{statement.origin}: {statement.method}" for statement in self._sources)
         )
 
     def _unknown(self) -> str | None:
         """Name a stated method that is not known, if some tensor may be stored by it."""
         if all(info.format in WIDE for info in self._tensors.values()):
             return None
-        return next((statement.method for statement in self._stated if not statement.recipes), None)
+        return next((source.method for source in self._sources if not source.recipes), None)
 
     def _weights(
-        self, recipes: Sequence[Producer], found: Container[str]
+        self, recipes: Sequence[Producer], known_payloads: Container[str]
     ) -> dict[str, QuantizedWeight]:
         """Find the weights stored as one of the recipes says, by the name of the payload.
 
-        Those that are `found` already are left out.
+        Those with `known_payloads` are left out.
         """
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
@@ -135,10 +134,10 @@ class _Search:
                 if self._may_hold(layout):
                     owners.setdefault(layout, []).append(recipe.name)
         weights: dict[str, QuantizedWeight] = {}
-        self._beside = set()
+        self._neighbours = set()
         likely: dict[tuple[str | None, str], list[Layout]] = {}
         for name, info in self._tensors.items() if owners else ():
-            if info.name in found:
+            if info.name in known_payloads:
                 continue
             kind = info.format, tail(name)
             if kind not in likely:
@@ -146,7 +145,7 @@ class _Search:
             candidates = [
                 match
                 for layout in likely[kind]
-                if (match := matched(layout, name, self._tensors)) is not None
+                if (match := match_layout(layout, name, self._tensors)) is not None
             ]
             if candidates:
                 weights[info.name] = self._weight(info, candidates, owners)
@@ -154,10 +153,10 @@ class _Search:
 
     def _may_hold(self, layout: Layout) -> bool:
         """Return False if no tensor is named as one that the layout requires."""
-        required = [part.name for part in layout.parts if part.required]
+        required_names = [part.name for part in layout.parts if part.is_required]
         return all(
             any(ending.endswith(tail(name)) for ending in self._tails)
-            for name in required or [layout.payload]
+            for name in required_names or [layout.payload]
         )
 
     def _weight(
@@ -167,62 +166,64 @@ class _Search:
         owners: Mapping[Layout, Sequence[str]],
     ) -> QuantizedWeight:
         best = max(map(_rank, candidates))
-        chosen = [match for match in candidates if _rank(match) == best]
-        best_match = chosen[0]
+        best_matches = [match for match in candidates if _rank(match) == best]
+        best_match = best_matches[0]
         self._parameters[info.name] = best_match.weight
-        recipes = dict.fromkeys(name for match in chosen for name in owners[match.layout])
+        recipes = dict.fromkeys(name for match in best_matches for name in owners[match.layout])
         possible = {name for match in candidates for name in owners[match.layout]}
-        stated, problem = self._describe(info, chosen, recipes, possible)
-        schemes = {_scheme(match, stated, info.shape) for match in chosen}
+        statement, problem = self._describe(info, best_matches, recipes, possible)
+        schemes = {_scheme(match, statement, info.shape) for match in best_matches}
         scheme = schemes.pop() if len(schemes) == 1 else None
-        block, misshaped = _block(best_match, scheme, stated, info, recipes)
-        missing = self._missing(best_match, stated)
-        evident = None if self._stated or scheme is None else _evident_block(best_match, info)
+        block, block_problem = _block(best_match, scheme, statement, info, recipes)
+        missing = self._missing(best_match, statement)
+        evident = None if self._sources or scheme is None else _evident_block(best_match, info)
         if scheme == "fp8_block":
             block = block or evident
         return QuantizedWeight(
             numbered_kernel(info.name)
-            or beside(tail(best_match.weight).removeprefix("_"), best_match.weight),
+            or name_part(tail(best_match.weight).removeprefix("_"), best_match.weight),
             scheme,
             block,
             tuple(recipes),
             info.name,
             {tensor.name: part.role for part, tensor in best_match.parts.values()},
-            problem or misshaped or missing,
+            problem or block_problem or missing,
             by_shapes=evident is not None,
+            layouts=tuple(match.layout for match in best_matches),
         )
 
-    def _scales_of(self, layout: Layout, name: str, info: Described, known: bool) -> list[str]:
+    def _scales_of(self, layout: Layout, name: str, info: Described, is_named: bool) -> list[str]:
         """Name what a payload of this name and format lacks: the scale, if all else is there."""
         weight = owner(layout.payload, name)
-        is_named = known or layout.payload != ""
+        is_named = is_named or layout.payload != ""
         if weight is None or not is_named or info.format not in (layout.formats or BYTES):
             return []
         if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
             return []
-        scale = beside(layout.parts[0].name, weight)
-        needed = [scale, *(beside(part.name, weight) for part in layout.parts if part.required)]
-        return [
-            next((needed_name for needed_name in needed if needed_name not in self._tensors), scale)
+        scale = name_part(layout.parts[0].name, weight)
+        names = [
+            scale,
+            *(name_part(part.name, weight) for part in layout.parts if part.is_required),
         ]
+        return [next((part_name for part_name in names if part_name not in self._tensors), scale)]
 
-    def _missing(self, match: Match[Described], stated: Stated) -> str | None:
+    def _missing(self, match: Match[Described], statement: Stated) -> str | None:
         """Name what is beside the payload in another format, or stated to be there, and is not."""
         wrong = None
         matched_parts = [part for part, _ in match.parts.values()]
         for part in match.layout.parts:
             if part in matched_parts or not part.formats:  # any format fits what is there
                 continue
-            tensor = self._tensors.get(beside(part.name, match.weight))
+            tensor = self._tensors.get(name_part(part.name, match.weight))
             if tensor is None or tensor is match.payload:
                 continue
-            self._beside.add(tensor.name)
+            self._neighbours.add(tensor.name)
             if part.formats and tensor.format not in part.formats:
-                needed = " or ".join(part.formats)
-                wrong = f"{tensor.name!r} is {tensor.format}; decoding needs {needed}"
+                formats = " or ".join(part.formats)
+                wrong = f"{tensor.name!r} is {tensor.format}; decoding needs {formats}"
         needs = (
             need
-            for need in stated.needs
+            for need in statement.needs
             if not any(
                 need == part.role or name.endswith(need) for name, (part, _) in match.parts.items()
             )
@@ -234,7 +235,7 @@ class _Search:
     def _describe(
         self,
         info: Described,
-        chosen: Sequence[Match[Described]],
+        matches: Sequence[Match[Described]],
         recipes: Iterable[str],
         possible: set[str],
     ) -> tuple[Stated, str | None]:
@@ -242,10 +243,10 @@ class _Search:
 
         `possible` are the producers whose names and formats its tensors have.
         """
-        module = chosen[0].weight.rpartition(".")[0]
+        module = matches[0].weight.rpartition(".")[0]
         result, problem = Stated(), None
         spoken: list[tuple[str, Stated]] = []
-        for statement in self._stated:
+        for statement in self._sources:
             if not set(statement.recipes).intersection(recipes):
                 if (
                     spoken
@@ -256,32 +257,32 @@ class _Search:
                         spoken[0][0], statement.origin, "another method"
                     )
                 continue
-            stated = statement.describe(module, info.format)
-            elsewhere = stated.elsewhere
+            claim = statement.describe(module, info.format)
+            elsewhere = claim.elsewhere
             if elsewhere is not None and f"{elsewhere}.{_WEIGHT}" not in self._tensors:
                 problem = problem or (
                     f"{statement.origin} states {elsewhere!r} apart, and the module is {module!r} "
                     "here; rename that entry"
                 )
-            if stated.problem is not None:
-                problem = problem or f"{statement.origin} {stated.problem}"
-            if stated.scheme is None or any(
-                may_hold(match.layout, stated.scheme) for match in chosen
+            if claim.problem is not None:
+                problem = problem or f"{statement.origin} {claim.problem}"
+            if claim.scheme is None or any(
+                may_hold(match.layout, claim.scheme) for match in matches
             ):
-                problem = problem or _contradiction(spoken, statement.origin, stated)
+                problem = problem or _contradiction(spoken, statement.origin, claim)
                 result = Stated(
-                    result.scheme or stated.scheme,
-                    result.block or stated.block,
-                    result.needs or stated.needs,
+                    result.scheme or claim.scheme,
+                    result.block or claim.block,
+                    result.needs or claim.needs,
                 )
             else:
-                parts = " and ".join(map(tail, chosen[0].parts))
+                parts = " and ".join(map(tail, matches[0].parts))
                 # Words hold codes of any width: the parts beside them tell what they are.
                 kind = f"beside {parts}" if info.format in OF_WORD and parts else info.format
                 problem = problem or (
-                    f"{statement.origin} states {stated.scheme}, but the payload is {kind}"
+                    f"{statement.origin} states {claim.scheme}, but the payload is {kind}"
                 )
-            spoken.append((statement.origin, stated))
+            spoken.append((statement.origin, claim))
         return result, problem
 
     def _orphans(self, recipes: Sequence[Producer], used: set[str]) -> list[Orphan]:
@@ -289,23 +290,23 @@ class _Search:
 
         Where nothing is quantised otherwise, those that have names of their own: of all recipes.
         """
-        known = bool(recipes)
+        is_quantized = bool(recipes)
         layouts = dict.fromkeys(
             layout for recipe in recipes or PRODUCERS for layout in recipe.layouts
         )
         orphans = []
         for name, info in self._tensors.items():
-            if info.name in used or not (known or tail(name) in self._tails):
+            if info.name in used or not (is_quantized or tail(name) in self._tails):
                 continue
             payloads = [
                 weight_name
                 for row in layouts
-                for weight_name in _payloads_of(row, name, info, known)
+                for weight_name in _payloads_of(row, name, info, is_quantized)
             ]
             scales = [
                 weight_name
                 for row in layouts
-                for weight_name in self._scales_of(row, name, info, known)
+                for weight_name in self._scales_of(row, name, info, is_quantized)
             ]
             if missing := payloads or scales:
                 plain = (
@@ -322,15 +323,15 @@ def _differing(origin: str, second: str, difference: str) -> str:
     return f"{origin} and {second} state {difference}; remove or mend the one that is wrong"
 
 
-def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, stated: Stated) -> str | None:
+def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, claim: Stated) -> str | None:
     """Say in what a statement differs from those before it, where neither leaves it open."""
-    details = dict(stated.details)
+    details = dict(claim.details)
     for other, earlier in spoken:
         if other == origin:  # of which `contradictions` tells
             continue
         for name, value_before, value in (
-            ("scheme", earlier.scheme, stated.scheme),
-            ("block", earlier.block, stated.block),
+            ("scheme", earlier.scheme, claim.scheme),
+            ("block", earlier.block, claim.block),
             *((key, value, details.get(key)) for key, value in earlier.details),
         ):
             if None not in (value_before, value) and value_before != value:
@@ -353,15 +354,15 @@ def _scale(match: Match[Described]) -> tuple[int, ...]:
     return () if match.scale is None else grid_of_scales(match.scale.shape, match.payload.shape)
 
 
-def _scheme(match: Match[Described], stated: Stated, shape: tuple[int, ...]) -> str | None:
+def _scheme(match: Match[Described], statement: Stated, shape: tuple[int, ...]) -> str | None:
     """Return what is stated if the layout may hold it, else what the layout itself says."""
     template = match.layout.scheme
-    if stated.scheme is not None and may_hold(match.layout, stated.scheme):
-        template = stated.scheme
+    if statement.scheme is not None and may_hold(match.layout, statement.scheme):
+        template = statement.scheme
     if template == "fp8_channel" and match.layout.parameters and shape[:-2] == _scale(match):
         return "fp8_tensor"  # as ModelOpt calls one scale for each expert too
     if template.endswith("{}"):
-        granularity = _granularity(template, shape, _scale(match), stated.block)
+        granularity = _granularity(template, shape, _scale(match), statement.block)
         return template.format(granularity).removesuffix("_")
     return template or None
 
@@ -384,7 +385,7 @@ def _granularity(
 def _block(
     match: Match[Described],
     scheme: str | None,
-    stated: Stated,
+    statement: Stated,
     info: Described,
     recipes: Iterable[str],
 ) -> tuple[tuple[int, ...] | None, str | None]:
@@ -394,18 +395,18 @@ def _block(
     """
     if scheme is not None and scheme.endswith(("_tensor", "_channel")):
         return None, None
-    block = stated.block or match.layout.block
+    block = statement.block or match.layout.block
     grid = None if block is None else _grid(match, scheme, block, info)
-    tiled = {recipe.name for recipe in PRODUCERS if recipe.tiles}
-    if grid is None or tiled.issuperset(recipes) or _scale(match) == grid:
+    tiling_recipes = {recipe.name for recipe in PRODUCERS if recipe.tiles}
+    if grid is None or tiling_recipes.issuperset(recipes) or _scale(match) == grid:
         return block, None
     if math.prod(_scale(match)) == math.prod(grid) == 1:
         return block, None
-    if stated.block is None:
+    if statement.block is None:
         return None, None
-    if not tiled.isdisjoint(recipes):
+    if not tiling_recipes.isdisjoint(recipes):
         return block, None
-    sizes = "x".join(map(str, stated.block))
+    sizes = "x".join(map(str, statement.block))
     return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {_scale(match)}"
 
 
@@ -442,9 +443,9 @@ def _grid(
     if codes is None or not is_in_bytes or len(info.shape) < len(block):
         return None
     *experts, rows, columns = info.shape
-    if match.layout.storage is not None and match.layout.storage.transposed == "parts":
-        return (*experts, -(-rows * codes // block[1]), -(-columns // block[0]))
-    return (*experts, -(-rows // block[0]), -(-columns * codes // block[1]))
+    if match.layout.storage is not None and match.layout.storage.orientation == "parts":
+        return block_grid((*experts, rows * codes, columns), block[::-1])
+    return block_grid((*experts, rows, columns * codes), block)
 
 
 def _codes_in_byte(scheme: str) -> int | None:
@@ -455,10 +456,10 @@ def _codes_in_byte(scheme: str) -> int | None:
     return 8 // int(match[2])
 
 
-def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> list[str]:
+def _payloads_of(layout: Layout, name: str, info: Described, is_quantized: bool) -> list[str]:
     """Name the payloads that a scale of this name and format may belong to.
 
-    `known` says that the model is quantised, so that names that others have too are taken for it.
+    `is_quantized` says that the model is, so that names that others have too are taken for it.
     """
     names = []
     for part in layout.parts:
@@ -467,9 +468,9 @@ def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> lis
             continue
         fits, is_usual = info.format in (part.formats or [info.format]), _is_usual(weight, layout)
         # A name that begins with that of a weight says enough, whatever the format.
-        is_named = part.name[0] == "_" or (known and fits and part.role != OTHER)
+        is_named = part.name[0] == "_" or (is_quantized and fits and part.role != OTHER)
         if (fits and part.distinct) or (is_usual and is_named):
-            names.append(beside(layout.payload, weight) if layout.payload else weight)
+            names.append(name_part(layout.payload, weight) if layout.payload else weight)
     return names
 
 

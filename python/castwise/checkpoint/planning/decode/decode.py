@@ -361,5 +361,5 @@ def _slabs(
         return {name: values}, report
 
     for cut in plan.slabs(_SLAB_ELEMENTS):
-        count = (cut.stop - cut.start) * plan.cut[-1]
+        count = (cut.stop - cut.start) * plan.matrix_shape[-1]
         yield WeightSlab({name: count}, partial(decode, cut))

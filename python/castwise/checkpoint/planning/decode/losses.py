@@ -55,7 +55,7 @@ def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
     Codes are read only where the scales of so many elements do not tell that nothing is lost.
     """
     losses = DecodeReport()
-    scales = None if math.prod(plan.cut) <= _FEW else without_codes(plan.whole)
+    scales = None if math.prod(plan.matrix_shape) <= _FEW else without_codes(plan.whole)
     for cut in plan.slabs(elements):
         if scales is not None:
             q = rows_of(scales, cut.start, cut.stop, cut.place)

@@ -39,7 +39,7 @@ from castwise.quantization import Quantization
 from castwise.quantization.producers.registry import WRITTEN, find_recipe, producer_of_model
 from castwise.quantization.producers.written import Encoding, Statements, Written
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, function, given, quoted
+from castwise.text.wording import argument, function, given, quote
 
 _BYTE_BITS = 8
 _OWN_MODULES = ("router", "recurrent", "other")
@@ -149,7 +149,7 @@ def _check_used(
             near = nearest([pattern], names)[pattern]
             raise CheckpointError(
                 f"{given('ignore', pattern)} matches no tensor"
-                + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
+                + (f"; did you mean {quote(re.escape(near))}?" if near else "")
             )
     if encode.map_name is not None:
         models = [choice.facts.model for choice in choices]
@@ -380,7 +380,7 @@ class _Chooser:
         if scheme is None or is_ignored:
             return None
         encoding_of = self.encodings[scheme]
-        if key is None and encoding_of.written.transposed and not self.is_stack(info):
+        if key is None and encoding_of.written.is_transposed and not self.is_stack(info):
             return None  # its producer keeps what is not of experts
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
 
@@ -417,7 +417,7 @@ class _Chooser:
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
             )
-        rows, columns = shape[-2:][:: -1 if row.transposed else 1]
+        rows, columns = shape[-2:][:: -1 if row.is_transposed else 1]
         width = encoding.block[1]
         if width and encoding.block[0] == 1 and columns % width:
             raise refuse(
@@ -453,9 +453,9 @@ class _Chooser:
             )
         if is_stack and not row.stacks:
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}")
-        if row.transposed and not is_stack:
+        if row.is_transposed and not is_stack:
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
-        own_type = find_recipe(row.recipe).model_type if row.transposed else None
+        own_type = find_recipe(row.recipe).model_type if row.is_transposed else None
         if own_type and model.architecture and model.architecture.model_type != own_type:
             raise refuse(
                 f"it is of the model_type {model.architecture.model_type!r}, and {row.recipe} "

@@ -81,7 +81,7 @@ def share(weights: list[EncodedWeight]) -> None:
 def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads: int) -> int:
     """Return how many threads may encode at a time, as the widest row of blocks allows."""
     widest = max(
-        _step(encoding) * shape[-2 if encoding.written.transposed else -1]
+        _step(encoding) * shape[-2 if encoding.written.is_transposed else -1]
         for shape, encoding in weights
     )
     return max(min(threads, _FLIGHT_ELEMENTS // widest), 1)
@@ -103,7 +103,7 @@ class EncodedWeight:
         self._stored = stored
         self._threads = threads
         *stack, rows, columns = info.shape
-        if encoding.written.transposed:
+        if encoding.written.is_transposed:
             rows, columns = columns, rows
         self._stack, self._rows, self._columns = tuple(stack), rows, columns
         self._dtype = numpy_dtype(info.format or "")
@@ -134,7 +134,7 @@ class EncodedWeight:
     def _name(self, key: str) -> str:
         """Name a part, from what its producer calls it."""
         name, suffix = self.info.name, "weight"
-        if self.encoding.written.transposed:
+        if self.encoding.written.is_transposed:
             return f"{name}_{key}"
         if name.endswith(suffix):
             return name.removesuffix(suffix) + key
@@ -171,7 +171,7 @@ class EncodedWeight:
     def _cut(self, place: Sequence[int], start: int, stop: int) -> Sequence[Range]:
         """Return the ranges of rows along the axes of the stored tensor."""
         rows, columns = (start, stop), (0, self._columns)
-        is_transposed = self.encoding.written.transposed
+        is_transposed = self.encoding.written.is_transposed
         outer = [(index, index + 1) for index in place]
         return [*outer, *((columns, rows) if is_transposed else (rows, columns))]
 
@@ -242,7 +242,7 @@ def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
         "scheme": scheme,
         "recipe": written.recipe,
         "block": block if min(block) > 0 else None,
-        "axis": -2 if written.transposed else -1,
+        "axis": -2 if written.is_transposed else -1,
         "symmetric": written.symmetric,
     }
 
@@ -293,7 +293,7 @@ def _of_zeros(
     if not rows:
         return None
     zeros = np.zeros((rows, columns), dtype)
-    array = zeros.T if encoding.written.transposed else zeros
+    array = zeros.T if encoding.written.is_transposed else zeros
     return quantize_slab(array, threads=1, **_options(encoding, array.shape))
 
 

@@ -23,12 +23,12 @@ from castwise.quantization.producers.layouts import (
     ZERO,
     Layout,
 )
-from castwise.quantization.producers.names import beside, tail
+from castwise.quantization.producers.names import name_part, tail
 from castwise.quantization.producers.registry import CONVERTED_TO, find_recipe, written_layout
 from castwise.quantization.producers.schemes import find_scheme
 
 _MARKERS = tuple(
-    beside(part.name, "weight")
+    name_part(part.name, "weight")
     for producer in CONVERTED_TO
     for layout in producer.layouts
     for part in layout.parts
@@ -46,7 +46,7 @@ def form_of_experts(
     """Return how a weight is stored as (experts, in, out); None for others, and elsewhere."""
     name = weight.name.removesuffix(WEIGHT)
     for layout in find_recipe(recipe).layouts if model.role(name) == ROLE_OF_EXPERTS else ():
-        transposed = layout.storage is not None and layout.storage.transposed == "parts"
+        transposed = layout.storage is not None and layout.storage.orientation == "parts"
         if transposed and layout.scheme == scheme and tail(name) in layout.parameters:
             return layout
     return None
@@ -78,7 +78,7 @@ def check_parts(transcoded: TranscodedWeight, recipe: str, model: Model) -> None
             f"{AGAIN}"
         )
     info = stored[weight.payload]
-    is_matrix, is_stack = (len(plan.cut) == axes for axes in (MATRIX, STACK))
+    is_matrix, is_stack = (len(plan.matrix_shape) == axes for axes in (MATRIX, STACK))
     if is_stack and plan.whole is not None and _has_inputs_as_rows(plan.whole):
         raise ValueError(
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
@@ -87,7 +87,7 @@ def check_parts(transcoded: TranscodedWeight, recipe: str, model: Model) -> None
     stacking = find_recipe(recipe).transcoding.stacks
     stacks = stacking == "also" or form_of_experts(weight, scheme, recipe, model) is not None
     fits = is_stack if stacking == "only" else is_matrix or (is_stack and stacks)
-    if plan.cut != plan.shape or not fits:
+    if plan.matrix_shape != plan.shape or not fits:
         arrangement = (
             "experts in one tensor only" if stacking == "only" else "each matrix by itself"
         )
@@ -105,7 +105,7 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
     """Return True for experts in one tensor whose blocks lie along the outputs."""
     layout = views_of(whole).layout
     return layout.parameters == EXPERTS and (
-        layout.storage is None or not layout.storage.transposed
+        layout.storage is None or not layout.storage.orientation
     )
 
 
@@ -116,7 +116,7 @@ def give_form(
 
     ValueError: the producer cannot hold it so.
     """
-    weight, shape, scheme = transcoded.weight, transcoded.plan.cut, transcoded.scheme
+    weight, shape, scheme = transcoded.weight, transcoded.plan.matrix_shape, transcoded.scheme
     experts = form_of_experts(weight, scheme, recipe, model)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)

@@ -198,7 +198,7 @@ def _state_integers(transcoded: Sequence[TranscodedWeight]) -> None:
     reordered = any(weight.is_reordered for weight in integers)
     for weight in integers:
         if weight.encoding is not None:
-            weight.encoding = replace(weight.encoding, symmetric=symmetric, reordered=reordered)
+            weight.encoding = replace(weight.encoding, symmetric=symmetric, has_index=reordered)
 
 
 def _share_scales(

@@ -30,7 +30,7 @@ from castwise.quantization.arrays.conversion import (
     converted_part,
     of_rows,
     relative_scales,
-    widened,
+    widen_blocks,
 )
 from castwise.quantization.arrays.decode import wrapped_zeros
 from castwise.quantization.arrays.row_slices import rows_of
@@ -89,7 +89,7 @@ class SlabMaker:
         level = self.level
         if form.scheme.bits != views_of(q).scheme.bits:
             try:
-                return widened(q, form, cut.start)
+                return widen_blocks(q, form, cut.start)
             except ValueError as error:
                 where = f" of matrix {cut.place}" if cut.place else ""
                 raise CheckpointError(

@@ -35,7 +35,7 @@ from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.row_slices import step_of
 from castwise.quantization.arrays.views import Views, scale_dtype, views_of
 from castwise.quantization.producers.layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
-from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.registry import TYPED, find_recipe
 from castwise.quantization.producers.written import Encoding
 from castwise.quantization.weights.decoding import Decoding
@@ -120,7 +120,7 @@ class TranscodedWeight:
     def _in_order(self) -> Array:
         whole = self.plan.whole
         assert whole is not None, "of an array"  # noqa: S101
-        return np.arange(self.plan.cut[-1], dtype=np.int32) // views_of(whole).block[1]
+        return np.arange(self.plan.matrix_shape[-1], dtype=np.int32) // views_of(whole).block[1]
 
     def tensors(self) -> list[DerivedTensor]:
         """List the tensors that it becomes and that are not there as they are."""
@@ -198,7 +198,7 @@ class TranscodedWeight:
         return DerivedTensor(info, format_name, home, sources, _NO_JOB, scheme=scheme)
 
     def _called(self, part: str) -> str:
-        return beside(part, self._stem) if part else self._stem
+        return name_part(part, self._stem) if part else self._stem
 
     def _tensor(
         self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
@@ -298,7 +298,7 @@ class TranscodedWeight:
             return self._constant(payload, name, np.array(form.shape, np.int64))
         if part.use == "marker" and (marker := marker_of(form)) is not None:
             return self._constant(payload, name, marker)
-        if part.use != "group index" or self.encoding is None or not self.encoding.reordered:
+        if part.use != "group index" or self.encoding is None or not self.encoding.has_index:
             return None
         if self._index is None:
             return self._constant(payload, name, self._in_order())

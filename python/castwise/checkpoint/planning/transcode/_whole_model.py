@@ -131,7 +131,7 @@ class WholeModel:
     def _check(self, name: str, tensor: MappedTensor) -> None:
         """Refuse a tensor of another shape or format than it must have."""
         weight, info = self._weights.get(name), self._stored[name]
-        shape = info.shape if weight is None else weight.plan.cut
+        shape = info.shape if weight is None else weight.plan.matrix_shape
         if weight is None and len(shape) == STACK:
             raise CheckpointError(
                 f"tensor {name!r} is not quantised, and {self._format.label} has such experts the "
