@@ -18,7 +18,7 @@ from system_parts import need
 SIGNALLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "signal_at_every_step.py"
 WRITING = (
     "/checkpoint/files/replacing.py",
-    "/checkpoint/files/_temporary_names.py",
+    "/checkpoint/files/temporary_names.py",
     "/contextlib.py",
     "/shutil.py",
 )
