@@ -60,8 +60,8 @@ def page_name(page: Path) -> str:
 
 def beside_frameworks(values: Iterable[Any], needs: Callable[[Any], object]) -> list[object]:
     """Mark the parameters for which a function names frameworks."""
-    marks = {True: pytest.mark.frameworks, False: ()}
-    return [pytest.param(each, marks=marks[bool(needs(each))]) for each in values]
+    mark = pytest.mark.frameworks
+    return [pytest.param(each, marks=mark if needs(each) else ()) for each in values]
 
 
 # What is generated, and links.

@@ -19,8 +19,9 @@ from pathlib import Path
 import castwise
 import numpy as np
 import pytest
+from castwise.quantization.producers.gguf import GGUF
 from castwise.quantization.producers.producer import Producer
-from castwise.quantization.producers.registry import GGUF, PRODUCERS
+from castwise.quantization.producers.registry import PRODUCERS
 from processes import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -783,36 +784,25 @@ def test_every_so_manieth_case() -> None:
 
 # Packages: `dir()` is `__all__`, and modules are imported when they are used.
 
-PACKAGES = (
-    "castwise",
-    *(
-        f"castwise.{name}"
-        for name in (
-            *("autocast", "checkpoint", "dtype_policies", "loss_scale", "quantization"),
-            *("compat", "compat.jmp", "compat.keras", "compat.tf_keras"),
-            "compat.tf_keras.mixed_precision",
-        )
-    ),
+PACKAGES = word_list(
+    "castwise castwise.autocast castwise.checkpoint castwise.compat castwise.compat.jmp "
+    "castwise.compat.keras castwise.compat.tf_keras castwise.compat.tf_keras.mixed_precision "
+    "castwise.dtype_policies castwise.loss_scale castwise.quantization"
 )
-ADAPTERS = ("castwise.adapters", *(f"castwise.adapters.{name}" for name in FRAMEWORKS))
+ADAPTERS: dict[str, tuple[str, ...]] = {f"castwise.adapters.{name}": (name,) for name in FRAMEWORKS}
+ADAPTERS["castwise.adapters"] = FRAMEWORKS
+"""The frameworks that each needs."""
 
 
-def check_dir(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*PACKAGES, *(pytest.param(name, marks=pytest.mark.frameworks) for name in ADAPTERS)]
+)
+def test_dir_is_all(name: str, request: pytest.FixtureRequest) -> None:
+    for each in ADAPTERS.get(name, ()):
+        request.getfixturevalue("framework")(each)
     package = importlib.import_module(name)
     assert dir(package) == sorted(package.__all__)
     assert all(hasattr(package, each) for each in package.__all__)
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_dir_is_all(name: str) -> None:
-    check_dir(name)
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_dir_of_an_adapter_is_all(name: str, framework: Callable[[str], object]) -> None:
-    for each in FRAMEWORKS if name == "castwise.adapters" else (name.rpartition(".")[2],):
-        framework(each)
-    check_dir(name)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
-"""Types of options list the values that are accepted; those of results are what is returned."""
+"""Types of options list the values that are accepted, and the stub of conversions is today's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any, get_args
 
 import castwise
 import conversion_stub
 import numpy as np
-import public_types
 import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
 from castwise.arrays.library_casts import ALIASES, libraries
@@ -18,7 +16,8 @@ from castwise.checkpoint.planning import written_schemes
 from castwise.checkpoint.results.report import FINDINGS
 from castwise.quantization import consumers, dequantize, pack, quantize, schemes
 from castwise.quantization.producers import schemes as stored_schemes
-from castwise.quantization.producers.registry import GGUF, PRODUCERS
+from castwise.quantization.producers.gguf import GGUF
+from castwise.quantization.producers.registry import PRODUCERS
 
 X = np.ones(2, np.float32)
 BLOCK = np.ones((2, 32), np.float32)
@@ -101,21 +100,6 @@ def test_every_alias_is_compared() -> None:
     compared = {name for name, value in vars(_options).items() if value in checked}
     # The levels of other machines are in no table of this one.
     assert aliases - {"Level"} == {*TABLES, *compared}
-
-
-@pytest.mark.parametrize("name", ["arrays", "trees", "policies", "gradients", "quantised"])
-def test_types_of_numpys_arrays(name: str) -> None:
-    getattr(public_types, name)()
-
-
-def test_types_of_conversions(tmp_path: Path) -> None:
-    public_types.conversions(tmp_path)
-
-
-@pytest.mark.parametrize(("name", "library"), [("tensors", "torch"), ("jax_arrays", "jax")])
-def test_types_of_other_arrays(name: str, library: str, framework: Callable[[str], object]) -> None:
-    framework(library)
-    getattr(public_types, name)()
 
 
 def test_the_stub_of_conversions_is_that_of_their_options() -> None:
