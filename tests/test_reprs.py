@@ -295,3 +295,7 @@ def test_reports_of_adapters_are_short(framework: Callable[[str], ModuleType]) -
         check_short(repr(shown))
         assert len(str(shown).splitlines()) > MANY
     done.remove()
+
+
+def test_one_name_more_is_one_other(models: Path) -> None:
+    assert repr(surveyed(models)).endswith("float16, float8_e4m3fn and 1 other>")

@@ -55,6 +55,7 @@ __all__ = [
     "cast",
     "caster",
     "compare",
+    "compare_stored",
     "convert_tensors",
     "cpu_level",
     "cpu_levels",

@@ -113,7 +113,7 @@ def test_the_solver_equals_brute_force() -> None:
             continue
         assert solution is not None
         assert solution.weight <= limit
-        chosen = [group[index] for group, index in zip(groups, solution.chosen, strict=True)]
+        chosen = [group[index] for group, index in zip(groups, solution.indices, strict=True)]
         assert solution.cost == pytest.approx(sum(option.cost for option in chosen))
         assert solution.cost == pytest.approx(best)
         assert solution.gap == 0

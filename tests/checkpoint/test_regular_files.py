@@ -107,8 +107,8 @@ def test_a_configuration_without_end_is_not_read(
 def test_a_tokenizer_without_end_is_refused(
     tmp_path: Path, make: Callable[[Path], None], name: str
 ) -> None:
-    from castwise.checkpoint.containers.gguf._vocabulary import _parsed  # noqa: PLC0415
+    from castwise.checkpoint.containers.gguf._vocabulary import _parse_file  # noqa: PLC0415
 
     make(tmp_path / name)
     with pytest.raises(checkpoint.CheckpointError, match=f"{name} is not a regular file"):
-        _parsed(tmp_path / name)
+        _parse_file(tmp_path / name)

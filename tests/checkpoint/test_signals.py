@@ -10,18 +10,13 @@ from pathlib import Path
 
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.files import replacing
+from castwise.checkpoint.files import replacing, temporary_names
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from system_parts import need
 
 SIGNALLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "signal_at_every_step.py"
-WRITING = (
-    "/checkpoint/files/replacing.py",
-    "/checkpoint/files/temporary_names.py",
-    "/contextlib.py",
-    "/shutil.py",
-)
+WRITING = (replacing.__file__, temporary_names.__file__, "/contextlib.py", "/shutil.py")
 ALL = ("/castwise/checkpoint/", "/contextlib.py", "/shutil.py")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and POSIX signals")

@@ -131,6 +131,10 @@ def test_one_kind_may_stand_alone(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match="'zeros' is not a finding"):
             use()
+    for wrong in (None, 3):
+        with pytest.raises(TypeError, match=f"fail_on {wrong} is not a finding or several"):
+            checkpoint.cast_file(path, out, "float16", fail_on=wrong)  # type: ignore[arg-type]
+    assert not out.exists()
     with pytest.raises(checkpoint.CheckpointError, match="underflow"):
         checkpoint.cast_file(path, path, "float16", fail_on="underflow", overwrite=True)
     checkpoint.cast_file(path, path, "float16", fail_on="overflow", overwrite=True)

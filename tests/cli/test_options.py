@@ -86,6 +86,13 @@ def test_a_function_documents_each_of_its_options(command: str) -> None:
     wrong = {"overwrit": True}
     with pytest.raises(TypeError, match=r"\w+\(\) got an unexpected .* did you mean 'overwrite'\?"):
         function("a", **wrong)
+    with pytest.raises(TypeError, match=r"\w+\(\) got multiple values for argument '\w+'"):
+        function("a", **{next(iter(parameters)): "b"})
+    required = ["a" for one in parameters.values() if one.default is inspect.Parameter.empty]
+    switches = [name for name, one in parameters.items() if isinstance(one.default, bool)]
+    for name in switches:
+        with pytest.raises(TypeError, match=f"{name} 'no' is not valid; use True or False"):
+            function(*required, **{name: "no"})
 
 
 def quantised_zeros(folder: Path) -> Path:

@@ -135,7 +135,7 @@ def test_modules_that_an_engine_quantises_alone(engine: str, model: str, module:
 def test_a_decision_of_the_format_counts_as_unquantised() -> None:
     """SGLang's Qwen3-Next has no quantised qkv_proj in one format (`get_name()`)."""
     rules = find_engines("Qwen3NextForCausalLM")["sglang"]
-    assert "model.layers.#.self_attn.q_proj" in rules.undecided
+    assert "model.layers.#.self_attn.q_proj" in rules.open_modules
     assert rules.keeps("model.layers.0.self_attn.q_proj")
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from castwise import _core
 from castwise.arrays.adapter_registry import array_adapter, elements_of
-from castwise.arrays.measures import Measures, plain_number
+from castwise.arrays.measures import Measures, plain_fields
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief_fields, short
@@ -75,15 +75,7 @@ class Comparison(Rendered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a number that is not finite is text."""
-        values = {row.name: getattr(self, row.name) for row in fields(self)}
-        return {
-            name: list(value)
-            if isinstance(value, tuple)
-            else plain_number(value)
-            if isinstance(value, float)
-            else value
-            for name, value in values.items()
-        }
+        return plain_fields(self)
 
 
 def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Comparison:

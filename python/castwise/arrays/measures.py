@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -198,3 +199,24 @@ def _plain_value(number: Any) -> float:  # noqa: ANN401  (of any format)
 def plain_number(value: float | None) -> float | str | None:
     """Return a number for JSON; text if it is not finite."""
     return value if value is None or math.isfinite(value) else str(value)
+
+
+def plain_fields(instance: Any, **properties: str) -> dict[str, Any]:  # noqa: ANN401  (a dataclass)
+    """Return the fields of a dataclass for JSON, and properties after the fields that they name."""
+    names = [row.name for row in fields(instance)]
+    for name, before in properties.items():
+        names.insert(names.index(before) + 1, name)
+    return {name: _plain(getattr(instance, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  (of JSON)
+    """Return a value for JSON: lists for sequences, text for numbers that are not finite."""
+    if isinstance(value, float):
+        return plain_number(value)
+    if isinstance(value, tuple | list):
+        return [*map(_plain, value)]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if is_dataclass(value):
+        return value.to_dict() if hasattr(value, "to_dict") else plain_fields(value)
+    return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 
 def tensor_seed(seed: int, name: str) -> int:
     """Return the seed of one array, from the common seed and the array's name or path.
@@ -17,6 +15,8 @@ def tensor_seed(seed: int, name: str) -> int:
     15331570836398896801
 
     """
+    import hashlib  # noqa: PLC0415  (OpenSSL takes milliseconds, for `seed=` alone)
+
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
     digest.update(seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")

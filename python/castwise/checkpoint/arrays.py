@@ -29,6 +29,7 @@ from castwise.checkpoint.files.replacing import check_absent, replacing_file
 from castwise.checkpoint.planning.stated_quantization import quantization_of
 from castwise.checkpoint.results.inspection import Inspection
 from castwise.text.spelling import nearest
+from castwise.text.wording import check_switch
 
 _NPY = ".npy"
 
@@ -206,6 +207,8 @@ def save(
     {'bias': array([1, 1], dtype=bfloat16)}
 
     """
+    check_switch("compressed", compressed)
+    check_switch("overwrite", overwrite)
     where = target_path(path)
     if not is_container(where):
         container_of(where, f"use {written_suffixes()}")

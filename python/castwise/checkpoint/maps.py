@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from castwise._core import PolicyMap
 from castwise.arrays.dtype_map import DtypeMap
@@ -101,16 +100,22 @@ def warn_of_other_models(name: str, used: Collection[str | None], unknown: Seque
 
 
 @cache
+def _tables() -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415  (a millisecond, for maps alone)
+
+    return tomllib.loads(_FILE.read_text("utf-8"))
+
+
+@cache
 def _shared() -> tuple[str, ...]:
     """Return the patterns that every map keeps."""
-    return tuple(tomllib.loads(_FILE.read_text("utf-8"))[_KEEP])
+    return tuple(_tables()[_KEEP])
 
 
 @cache
 def _families() -> dict[str, _Family]:
-    tables = tomllib.loads(_FILE.read_text("utf-8"))
     return {
         name: _Family(table["about"], tuple(table[_KEEP]))
-        for name, table in tables.items()
+        for name, table in _tables().items()
         if name != _KEEP
     }

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -61,7 +61,7 @@ class CastOptions:
                         f"{argument('like', like)}, which decides it; give one"
                     )
         if options.get("rounding") == _STOCHASTIC and options.get("seed") is None:
-            options["seed"] = secrets.randbits(64)
+            options["seed"] = int.from_bytes(os.urandom(8))
         checked = cls(**options)
         nothing = np.empty(0, np.float32)
         cast(nothing, nothing.dtype, threads=checked.threads, **checked._decided())

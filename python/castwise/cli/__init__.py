@@ -26,11 +26,11 @@ from castwise.environment.variables import ERRORS
 from castwise.rendering.words import printable
 from castwise.text.wording import of_core, worded_for_command
 
+# Characters of an error, at most: names and values in it may be as long as a file makes them.
 _LONGEST = 4000
-"""Characters of an error, at most: names and values in it may be as long as a file makes them."""
 
+# Collections of young objects from one of all objects to the next.
 _FULL_COLLECTIONS = 1000
-"""Collections of young objects from one of all objects to the next."""
 
 _formatted_warning = warnings.formatwarning
 
@@ -93,13 +93,13 @@ def _code_of(error: BaseException) -> int:
             abandon_output()  # whoever read it has gone
             return BROKEN_PIPE
         case ValueError() | TypeError() | OverflowError() | OSError() | MemoryError():
-            return _failed(_message(error))
+            return _report_failure(_message(error))
     # Of a package that a store or a framework brings along, each with errors of its own.
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return _failed(f"{reason}; castwise did not expect this error, so please report it")
+    return _report_failure(f"{reason}; castwise did not expect this error, so please report it")
 
 
-def _failed(message: str) -> int:
+def _report_failure(message: str) -> int:
     """Say what was wrong, after what was printed before; returns the exit code."""
     if (more := len(message) - _LONGEST) > 0:
         half = _LONGEST // 2

@@ -24,8 +24,8 @@ NO_KINDS = "none"
 _PERCENT = 100
 
 
+# Of a count; one of so many digits fits 64 bits.
 _MOST_DIGITS = 18
-"""Of a count; one of so many digits fits 64 bits."""
 
 
 def is_count(text: str) -> bool:
@@ -40,7 +40,7 @@ def _count_argument(text: str) -> int:
     return int(text)
 
 
-def kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
+def kinds_argument(names: Sequence[str], text: str) -> tuple[str, ...]:
     """Parse kinds of losses, separated by commas."""
     kinds = tuple(part.strip() for part in text.split(","))
     if kinds == (NO_KINDS,):
@@ -48,10 +48,10 @@ def kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
     if NO_KINDS in kinds:
         raise argparse.ArgumentTypeError(f"{NO_KINDS} stands alone; leave it or the others out")
     for kind in kinds:
-        if kind not in known:
-            meant = suggestion(kind, (NO_KINDS, *known))
+        if kind not in names:
+            hint = suggestion(kind, (NO_KINDS, *names))
             raise argparse.ArgumentTypeError(
-                f"{kind!r} is not a kind of loss; {meant}use {NO_KINDS}, or of {', '.join(known)}"
+                f"{kind!r} is not a kind of loss; {hint}use {NO_KINDS}, or of {', '.join(names)}"
             )
     return kinds
 
@@ -83,6 +83,7 @@ def block_argument(text: str) -> int | tuple[int, int]:
     return columns if len(numbers) == 1 else (int(numbers[0]), columns)
 
 
+# What argparse is told of arguments that say what is shown, of more than one command.
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--report": {
         "metavar": "FILE",
@@ -118,7 +119,6 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
         "help": "exit code 0 whatever was lost; errors stay 2",
     },
 }
-"""What argparse is told of arguments that say what is shown, of more than one command."""
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "block": block_argument,
@@ -133,6 +133,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 """What reads the text of an option, by `parse` of its field."""
 
 _SCHEMES = "castwise.checkpoint.planning.written_schemes"
+# The lists in the help of options, each with its module, which is imported for it.
 _WORDS: Mapping[str, tuple[str, str]] = {
     "consumers": ("castwise.quantization", "consumers"),
     "formats": ("castwise.checkpoint.planning.decode.options", "FORMATS"),
@@ -141,7 +142,6 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "recipes": (_SCHEMES, "recipes"),
     "schemes": (_SCHEMES, "scheme_names"),
 }
-"""The lists in the help of options, each with its module, which is imported for it."""
 
 
 class _Words(dict[str, str]):
@@ -185,13 +185,13 @@ def flag_of(field: Field[Any]) -> str:
     return described(field).flag or f"--{field.name.replace('_', '-')}"
 
 
+# Options by their names in Python, as which paths are given, and on the command line.
 _FIELDS = {
     name: field
     for kind in (Cast, Run)
     for field in fields_of(kind)
     for name in (field.name, flag_of(field))
 }
-"""Options by their names in Python, as which paths are given, and on the command line."""
 
 
 def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
@@ -203,11 +203,11 @@ def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
             add_option(parser, _FIELDS[name])
 
 
-def add_output(parser: argparse.ArgumentParser, *names: str, shown: Sequence[str]) -> None:
-    """Add arguments of the table that say what is shown; of `shown`, one may be given."""
+def add_output(parser: argparse.ArgumentParser, *names: str, formats: Sequence[str]) -> None:
+    """Add arguments of the table that say what is shown; of `formats`, one may be given."""
     output = parser.add_argument_group("output")
     add_arguments(output, *names)
-    add_arguments(output.add_mutually_exclusive_group(), *shown)
+    add_arguments(output.add_mutually_exclusive_group(), *formats)
     add_arguments(output, "--color")
 
 

@@ -60,8 +60,8 @@ class ConversionCommand:
         """Describe the command, and add the options of its request and of runs."""
         codes = _EXIT_CODES.format(findings=self.findings, error=self.error)
         describe(parser, self.description, codes, examples=self.examples)
-        shared = {field.name for field in fields_of(Request)}
-        own = [field for field in fields_of(self.request) if field.name not in shared]
+        request_names = {field.name for field in fields_of(Request)}
+        own = [field for field in fields_of(self.request) if field.name not in request_names]
         options = [*own, *fields_of(Request), *fields_of(Run)]
         add_arguments(parser, "source", "destination")
         titles = dict.fromkeys(described(field).group for field in own)
@@ -116,8 +116,8 @@ def _values(options: argparse.Namespace, kind: type[Request | Run]) -> dict[str,
 
 def add_conversion_output(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that decide what is shown of a conversion."""
-    shown = ("--json", "--all", "--summary", "--quiet")
-    add_output(parser, "--report", "--html", "--top", shown=shown)
+    formats = ("--json", "--all", "--summary", "--quiet")
+    add_output(parser, "--report", "--html", "--top", formats=formats)
 
 
 @contextmanager
@@ -147,17 +147,17 @@ def shown_conversion(options: argparse.Namespace) -> Iterator[list[CastSummary]]
             show_sheet(_sheet(summary, options), options)
 
     part = "" if options.part is None else f"part {options.part} of "
-    written = None if isinstance(summary, CastPlan) else f"{part}{summary.destination}"
-    show_and_check(show_summary, failures, written)
+    destination = None if isinstance(summary, CastPlan) else f"{part}{summary.destination}"
+    show_and_check(show_summary, failures, destination)
 
 
 def _sheet(summary: CastSummary, options: argparse.Namespace) -> Sheet:
     """Return what is shown of a conversion, or of a dry run and what that measured."""
-    shown = ALL if options.all else TOTALS if options.summary else GROUPS
+    rows = ALL if options.all else TOTALS if options.summary else GROUPS
     if not isinstance(summary, CastPlan):
-        return summary_sheet(summary, shown)
-    measured = summary_sheet(summary, shown, "measured") if options.measure else ()
-    return [*measured, *preview_sheet(summary, shown)]
+        return summary_sheet(summary, rows)
+    measures = summary_sheet(summary, rows, "measured") if options.measure else ()
+    return [*measures, *preview_sheet(summary, rows)]
 
 
 def _json_lines(summary: CastSummary) -> Iterator[str]:
@@ -167,13 +167,13 @@ def _json_lines(summary: CastSummary) -> Iterator[str]:
         return
     values = summary_dict(summary, [])
     # In a string of JSON a quote follows a backslash, so this stands once.
-    before, _, after = json_text(values).partition('"tensors": []')
+    start, _, end = json_text(values).partition('"tensors": []')
     if not summary.rows:
-        yield f'{before}"tensors": []{after}'
+        yield f'{start}"tensors": []{end}'
         return
-    yield f'{before}"tensors": ['
+    yield f'{start}"tensors": ['
     last_index = len(summary.rows) - 1
     for index, row in enumerate(summary.rows):
         text = json_text(row.to_dict()).replace("\n", "\n    ")
         yield f"    {text}{',' if index < last_index else ''}"
-    yield f"  ]{after}"
+    yield f"  ]{end}"

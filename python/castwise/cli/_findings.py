@@ -16,10 +16,13 @@ from castwise.cli._output import FINDINGS, OK, say
 from castwise.text.brief import counted
 
 _WIDER = "a wider format"
+# Of the formats of 16 bits the one of the least range, which bfloat16 does not share.
 _NARROW = "float16"
 _SAFETENSORS = ".safetensors"
 _MATRIX_AXES = 2
 
+# For each kind of finding: what one value did, what several did, and what to do about it; options
+# only of those runs that have them.
 _WORDS = {
     "overflow": (
         "value became infinite or NaN",
@@ -46,11 +49,10 @@ _WORDS = {
     ),
     "inexact": ("value changed", "values changed", (_WIDER,)),
 }
-"""For each kind of finding: what one value did, what several did, and what to do about it; options
-only of those runs that have them."""
 
 
 _AGAIN = "or, if its scales are damaged, fetch the checkpoint again"
+# The same of weights that were decoded, or are when the checkpoint is used.
 _DECODING_WORDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "overflow": (
         "value is infinite",
@@ -64,7 +66,6 @@ _DECODING_WORDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
         ("--dtype with a wider range", _AGAIN, "or allow it: --max-zeros"),
     ),
 }
-"""The same of weights that were decoded, or are when the checkpoint is used."""
 
 DECODING = ("dequantize", "transcode")
 """The commands that count losses of decoding: `LOSSES` alone."""
@@ -72,8 +73,8 @@ DECODING = ("dequantize", "transcode")
 
 def check_kinds(options: argparse.Namespace, command: str) -> None:
     """Refuse a kind of loss that the parts of a command do not count."""
-    given = set(options.fail_on) if command in DECODING else set()
-    if lacking := sorted(given.difference(LOSSES)):
+    kinds = set(options.fail_on) if command in DECODING else set()
+    if lacking := sorted(kinds.difference(LOSSES)):
         raise CheckpointError(
             f"--fail-on {','.join(lacking)}: castwise {command} does not count that; use "
             f"{NO_KINDS}, or of {', '.join(LOSSES)}"
@@ -84,14 +85,14 @@ def say_findings(summary: CastSummary, options: argparse.Namespace) -> int:
     """Say what no number of the table may hide; returns the exit code."""
     kinds = [kind for kind in KINDS if kind in LOSSES or kind in options.fail_on]
     findings = summary.findings(kinds)
-    decoded = {
+    decoded_rows = {
         (row.shard, row.name) for row in summary.rows if isinstance(row.report, DecodeReport)
     }
     for is_decoded, words in ((False, _WORDS), (True, _DECODING_WORDS)):
         losses = [
             finding
             for finding in findings
-            if ((finding.shard, finding.tensor) in decoded) == is_decoded
+            if ((finding.shard, finding.tensor) in decoded_rows) == is_decoded
         ]
         by_kind = {kind: [finding for finding in losses if finding.kind == kind] for kind in kinds}
         if not is_decoded and _count(by_kind["nan"]) <= _count(by_kind["overflow"]):
@@ -108,14 +109,14 @@ def _say(
 ) -> None:
     """Say how many values were lost in one way, where, and what to do about it."""
     singular, plural, remedies = words
-    known = [text for text in remedies if _is_known(text, summary)]
-    if _WIDER in known and (command := _keeping_command(summary, findings)) is not None:
-        known[known.index(_WIDER)] = command
+    remedy_texts = [text for text in remedies if _is_known(text, summary)]
+    if _WIDER in remedy_texts and (command := _keeping_command(summary, findings)) is not None:
+        remedy_texts[remedy_texts.index(_WIDER)] = command
     count = _count(findings)
-    written = "would be written" if isinstance(summary, CastPlan) else "was written"
+    state = "would be written" if isinstance(summary, CastPlan) else "was written"
     say(
         f"{count:,} {singular if count == 1 else plural}{_where(findings)}; "
-        f"{summary.destination} {written}. To avoid it: {', '.join(known)}"
+        f"{summary.destination} {state}. To avoid it: {', '.join(remedy_texts)}"
     )
 
 
@@ -132,8 +133,12 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
         from castwise.quantization.arrays.scale_range import keeping_scheme  # noqa: PLC0415  (a cast has none)
 
         recipe = str(summary.options["recipe"])
-        found = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
-        options = None if found is None else f"--scheme {found[0]} --recipe {recipe} --overwrite"
+        scheme_choice = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
+        options = (
+            None
+            if scheme_choice is None
+            else f"--scheme {scheme_choice[0]} --recipe {recipe} --overwrite"
+        )
         return None if options is None else f"castwise quantize {paths} {options}"
     if "rounding" not in summary.options or worst.kind not in {"overflow", "nan", "underflow"}:
         return None

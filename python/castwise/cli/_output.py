@@ -15,6 +15,7 @@ from castwise.rendering.sheet import Sheet
 from castwise.rendering.text import text_lines
 from castwise.rendering.words import printable
 
+# Shells report 128 and the number of a signal: SIGINT is 2, SIGPIPE 13.
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 COLOURS = ("auto", "always", "never")

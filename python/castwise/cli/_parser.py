@@ -29,6 +29,7 @@ COMMANDS = {
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""
 
+# What other programs call a command or an option that castwise has.
 _OTHER_WORDS = {
     **dict.fromkeys(("--force", "-f", "--replace"), "--overwrite"),
     **dict.fromkeys(("--jobs", "-j"), "--threads"),
@@ -36,7 +37,6 @@ _OTHER_WORDS = {
     "compare": "diff",
     **dict.fromkeys(("info", "show", "list"), "inspect"),
 }
-"""What other programs call a command or an option that castwise has."""
 
 _EPILOG = """\
 castwise help COMMAND shows the options of a command, its exit codes, and examples.
@@ -57,13 +57,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def shorten_usage(self) -> None:
         """Let the usage be one line: all that must be given, and the word OPTIONS."""
-        grouped = [
+        group_actions = [
             action for group in self._mutually_exclusive_groups for action in group._group_actions
         ]
         words = [
             usage_word(action)
             for action in self._actions
-            if (action.required or not action.option_strings) and action not in grouped
+            if (action.required or not action.option_strings) and action not in group_actions
         ]
         words += [
             f"({' | '.join(map(usage_word, group._group_actions))})"
@@ -74,7 +74,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def check_options(self, arguments: Iterable[str]) -> None:
         """Refuse an option that is not known, before what else is wrong or missing."""
-        known = [name for action in self._actions for name in action.option_strings]
+        option_names = [name for action in self._actions for name in action.option_strings]
         if "-h" in arguments or "--help" in arguments:
             return
         for text in arguments:
@@ -83,11 +83,11 @@ class CommandParser(argparse.ArgumentParser):
             name = text.partition("=")[0]
             if not name.startswith("-") or name == "-" or " " in text or _NUMBER.match(name):
                 continue
-            if (name if name.startswith("--") else name[:2]) in known:
+            if (name if name.startswith("--") else name[:2]) in option_names:
                 continue
             commands = ", ".join(f"castwise {command}" for command in _commands_with(name))
-            hint = _hint(name, known).strip()
-            if commands and not any(option.startswith(name) for option in known):
+            hint = _hint(name, option_names).strip()
+            if commands and not any(option.startswith(name) for option in option_names):
                 hint = f"it is one of {commands}"
             hint = hint or f"{self.prog} --help lists them"
             self.error(f"{name} is not an option of {self.prog}; {hint}")
@@ -97,12 +97,12 @@ class CommandParser(argparse.ArgumentParser):
         choices: Sequence[str] = list(action.choices or ())
         if not choices or value in choices:
             return
-        meant = _hint(value, choices)
+        hint = _hint(value, choices)
         if isinstance(action, argparse._SubParsersAction):
-            known = f"the commands are {', '.join(choices)}"
-            raise argparse.ArgumentError(None, f"{value!r} is not a command; {meant}{known}")
-        known = f"choose from {', '.join(choices)}"
-        raise argparse.ArgumentError(action, f"{value!r} is not a choice; {meant}{known}")
+            choices_text = f"the commands are {', '.join(choices)}"
+            raise argparse.ArgumentError(None, f"{value!r} is not a command; {hint}{choices_text}")
+        choices_text = f"choose from {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"{value!r} is not a choice; {hint}{choices_text}")
 
 
 def _commands_with(option: str) -> list[str]:
@@ -114,9 +114,9 @@ def _commands_with(option: str) -> list[str]:
     ]
 
 
-def _hint(word: str, known: Sequence[str]) -> str:
+def _hint(word: str, names: Sequence[str]) -> str:
     """Return what a word may mean, as `suggestion` does, by what other programs call it first."""
-    return suggestion(meaning if (meaning := _OTHER_WORDS.get(word)) in known else word, known)
+    return suggestion(meaning if (meaning := _OTHER_WORDS.get(word)) in names else word, names)
 
 
 def usage_word(action: argparse.Action) -> str:

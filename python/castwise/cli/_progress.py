@@ -7,10 +7,12 @@ from castwise.checkpoint import Progress
 from castwise.cli._output import terminal_columns
 from castwise.rendering.words import printable, size_text
 
+# A person sees no faster change, and a terminal over a network is slow to draw.
 _SECONDS_BETWEEN = 0.1
 _SECONDS_TO_KNOW = 1.0  # before that a rate says little
 _MINUTE, _HOUR = 60, 3600
 _BAR_WIDTH = 24
+# To the first column, and erase to the end of the line (ECMA-48, EL).
 _CLEAR = "\r\x1b[K"
 
 
@@ -64,11 +66,11 @@ def rate_text(progress: Progress, seconds: float) -> str:
     if seconds < _SECONDS_TO_KNOW or not progress.done or progress.name is None:
         return ""
     rate = progress.done / seconds
-    left = round((progress.total - progress.done) / rate)
-    if left < _MINUTE:
-        time_left = f"{left} s"
-    elif left < _HOUR:
-        time_left = f"{left // _MINUTE} min {left % _MINUTE:02} s"
+    seconds_left = round((progress.total - progress.done) / rate)
+    if seconds_left < _MINUTE:
+        time_left = f"{seconds_left} s"
+    elif seconds_left < _HOUR:
+        time_left = f"{seconds_left // _MINUTE} min {seconds_left % _MINUTE:02} s"
     else:
-        time_left = f"{left // _HOUR} h {left % _HOUR // _MINUTE:02} min"
+        time_left = f"{seconds_left // _HOUR} h {seconds_left % _HOUR // _MINUTE:02} min"
     return f"{size_text(round(rate))}/s  {time_left} left  "

@@ -19,20 +19,19 @@ from castwise import checkpoint
 from castwise.checkpoint.files.paths import real_path
 from castwise.checkpoint.files.replacing import check_own_start, replacing_file
 from castwise.cli._output import abandon_output, reason_of
-from castwise.rendering.html import PAGE_START, page_lines
-from castwise.rendering.sheet import Lines, Sheet
+from castwise.rendering.sheet import PAGE_START, Lines, Sheet
 
+# How the files begin, by their option; no other file is replaced.
 _STARTS = {
     "report": b'{\n  "schema": ',
     "html": PAGE_START.encode(),
     "output": b"# castwise ",
 }
-"""How the files begin, by their option; no other file is replaced."""
 
 _NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
 
+# The arguments of commands that name checkpoints.
 _CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")
-"""The arguments of commands that name checkpoints."""
 
 
 class PendingFile:
@@ -69,12 +68,12 @@ def pending_file(
         failures.append(f"{_NOUNS[name]} {path}: {reason_of(error)}")
 
 
-def show_and_check(show: Callable[[], None], failures: list[str], written: str | None) -> None:
+def show_and_check(show: Callable[[], None], failures: list[str], destination: str | None) -> None:
     """Show a result on standard output, and say which files of it, and that, could not be written.
 
     `show`: Prints it.
     `failures`: the files that could not be written, each with the reason.
-    `written`: the checkpoint that is complete all the same; None if there is none.
+    `destination`: the checkpoint that is complete all the same; None if there is none.
     BrokenPipeError: Whoever read standard output has gone, and all files are written.
     OSError: Standard output is full, and nothing else is to be said.
     CheckpointError: a file, or beside a checkpoint standard output, could not be written.
@@ -87,12 +86,14 @@ def show_and_check(show: Callable[[], None], failures: list[str], written: str |
             raise
         abandon_output()
     except Exception as error:
-        if written is None and not failures:
+        if destination is None and not failures:
             raise
         abandon_output()
         failures.append(f"standard output: {reason_of(error)}")
     if failures:
-        beginning = "could not write" if written is None else f"{written} was written, but not"
+        beginning = (
+            "could not write" if destination is None else f"{destination} was written, but not"
+        )
         raise checkpoint.CheckpointError(f"{beginning} {'; nor '.join(failures)}")
 
 
@@ -113,37 +114,39 @@ def _open_file(options: argparse.Namespace, name: str, path: Path) -> Iterator[B
 
 def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
     """Make a page of a sheet, under the command that it is of."""
+    from castwise.rendering.html import page_lines  # noqa: PLC0415  (3 milliseconds)
+
     version = Lines((f"by castwise {castwise.__version__}",))
     return page_lines(f"castwise {options.command_line}", [version, *sheet])
 
 
 def _check(options: argparse.Namespace, name: str, path: Path) -> None:
     """Refuse before the work what could only fail, or do harm, after it."""
-    given, real = f"--{name} {path}", real_path(path)
+    option, real = f"--{name} {path}", real_path(path)
     for argument in _CHECKPOINTS:
         if (checkpoint_path := getattr(options, argument, None)) is not None:
             checkpoint_real_path = real_path(checkpoint_path)
             # A map beside the shards of a model is what people keep there.
-            inside = name != "output" and checkpoint_real_path in real.parents
-            if checkpoint_real_path == real or inside:
-                raise checkpoint.CheckpointError(f"{given} would replace the checkpoint")
+            is_inside = name != "output" and checkpoint_real_path in real.parents
+            if checkpoint_real_path == real or is_inside:
+                raise checkpoint.CheckpointError(f"{option} would replace the checkpoint")
     for other, other_path in vars(options).items():
         if other != name and isinstance(other_path, Path) and real_path(other_path) == real:
             raise checkpoint.CheckpointError(
-                f"{given} is the file of --{other}, too; choose another name"
+                f"{option} is the file of --{other}, too; choose another name"
             )
     # Of the path as given: /dev/stdout leads to names that are none.
     with suppress(FileNotFoundError):
         status = os.stat(path)
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise checkpoint.CheckpointError(f"{given} is not a regular file")
+            raise checkpoint.CheckpointError(f"{option} is not a regular file")
         if _is_output(status):
             remedy = "; for JSON there use --json" if name == "report" else ""
-            raise checkpoint.CheckpointError(f"{given} is standard output{remedy}")
+            raise checkpoint.CheckpointError(f"{option} is standard output{remedy}")
         noun = "a map of castwise advise" if name == "output" else "a report"
-        check_own_start(path, _STARTS[name], noun, given)
+        check_own_start(path, _STARTS[name], noun, option)
     if not real.parent.is_dir():
-        raise checkpoint.CheckpointError(f"{given}: there is no folder {path.parent}")
+        raise checkpoint.CheckpointError(f"{option}: there is no folder {path.parent}")
 
 
 def _is_output(status: os.stat_result) -> bool:

@@ -127,7 +127,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=local_path_argument,
         help="write the map as TOML; the name ends with .toml",
     )
-    add_output(parser, "--html", "--top", shown=("--json", "--quiet"))
+    add_output(parser, "--html", "--top", formats=("--json", "--quiet"))
     parser.set_defaults(run=_advise)
 
 

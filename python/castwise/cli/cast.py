@@ -65,9 +65,9 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
 
 def _say_nothing_changed(read: Callable[[Any, str], DtypeMap], policy: str, role: str) -> None:
     """Say why a policy changed no tensor, and which role would."""
-    remedy, computed = "", read(policy, "compute")
-    if role != "compute" and computed != read(policy, "variable"):
-        dtype_text = f", {computed.default}" if computed.default is not None else ""
+    remedy, dtype_map = "", read(policy, "compute")
+    if role != "compute" and dtype_map != read(policy, "variable"):
+        dtype_text = f", {dtype_map.default}" if dtype_map.default is not None else ""
         remedy = f"; for what it computes in{dtype_text}: --policy {policy} --role compute"
     say(
         f"warning: nothing changed: the floating tensors already have what policy {policy} gives "

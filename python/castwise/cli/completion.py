@@ -18,6 +18,7 @@ _COMPLETION = """\
 Print a script with which a shell completes the commands, options, choices and files of
 castwise. It needs the package shtab: pip install 'castwise[completion]'.
 """
+# Those that shtab writes for.
 _SHELLS = ("bash", "zsh", "tcsh")
 _INSTALLATION = """\
 where the script goes:
@@ -27,6 +28,7 @@ where the script goes:
 """
 _EXAMPLES = tuple(f"completion {shell}" for shell in _SHELLS)
 
+# What options can have for values, where argparse does not know it.
 _VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "--assume": castwise.formats,
     "--dtype": castwise.formats,
@@ -35,9 +37,8 @@ _VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "--scheme": scheme_names,
     "--to": form_names,
 }
-"""What options can have for values, where argparse does not know it."""
+# Of `castwise dequantize`, where it has fewer.
 _DECODED: Mapping[str, Callable[[], Iterable[str]]] = {"--dtype": lambda: FORMATS}
-"""Of `castwise dequantize`, where it has fewer."""
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +59,12 @@ def _complete(options: argparse.Namespace) -> int:
     parser = make_parser(COMMANDS)
     for command_name, command in command_parsers(parser).items():
         command.description = COMMANDS[command_name]  # zsh shows the first line
-        known = {**_VALUES, **(_DECODED if command_name == "dequantize" else {})}
+        completions = {**_VALUES, **(_DECODED if command_name == "dequantize" else {})}
         for action in command._actions:
             if action.type in {path_argument, local_path_argument, map_argument}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             for name in action.option_strings:
-                if name in known:
-                    action.choices = list(known[name]())
+                if name in completions:
+                    action.choices = list(completions[name]())
     print(shtab.complete(parser, options.shell), end="")
     return OK

@@ -64,7 +64,7 @@ def define(parser: argparse.ArgumentParser) -> None:
             "differences",
         )
     add_arguments(parser, "--threads")
-    add_output(parser, "--html", "--top", shown=("--json", "--quiet"))
+    add_output(parser, "--html", "--top", formats=("--json", "--quiet"))
     parser.set_defaults(run=_diff)
 
 

@@ -26,7 +26,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", type=path_argument, help="a file, or a folder of shards"
     )
     add_arguments(parser, "--assume")
-    add_output(parser, "--html", shown=("--json", "--all"))
+    add_output(parser, "--html", formats=("--json", "--all"))
     parser.set_defaults(run=_inspect)
 
 

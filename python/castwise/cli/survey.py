@@ -43,7 +43,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         help=f"formats, without a scale, and schemes (default: {','.join(default_targets())})",
     )
     add_arguments(parser, "--threads")
-    add_output(parser, "--html", "--top", shown=("--json", "--all"))
+    add_output(parser, "--html", "--top", formats=("--json", "--all"))
     parser.set_defaults(run=_survey, quiet=False)
 
 

@@ -61,7 +61,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--seed", metavar="S", type=int, help="that of stochastic rounding")
     cast.add_argument("--like", choices=get_args(Like), help="as for castwise cast")
     add_arguments(parser, "--architecture", "--threads")
-    add_output(parser, "--html", shown=("--json", "--quiet"))
+    add_output(parser, "--html", formats=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
 
 

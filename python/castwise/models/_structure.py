@@ -19,6 +19,7 @@ _FUSED = (
 JOINED = {name: group for group in _FUSED for name in group}
 """What vLLM's and SGLang's `packed_modules_mapping` join in most models."""
 
+# What a module is by its name; routers and heads also by that of the module that has it.
 _ROLES = re.compile(
     r"(?P<norm>[^.]*norm[^.]*)|(?P<embedding>[^.]*embed[^.]*|wte|shared)"
     r"|(?P<position>wpe|rotary[^.]*|relative_attention_bias)"
@@ -26,14 +27,13 @@ _ROLES = re.compile(
     r"|(?P<head>classifier|(?:[a-z]{2,}_)?head|embed_out|output|score|decoder|proj_out"
     r"|vocab_projector|qa_outputs|dense_prediction|seq_relationship)"
 )
-"""What a module is by its name; routers and heads also by that of the module that has it."""
 
 _ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
 _EXPERTS = re.compile(r"(?:(?P<layer>.*)\.)?(?P<module>\w*experts|switch_mlp)\.(?P<part>.+)")
+# What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both.
 _OF_NEXT_TOKENS = re.compile(r"(?:.*\.)?(?:eh_proj|mtp\.fc)\.weight", re.DOTALL)
-"""What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both."""
 
 _MATRIX, _STACK = 2, 3
 

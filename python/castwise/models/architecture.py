@@ -39,8 +39,8 @@ ROLES = (
 )
 """What a parameter can be; "other" are tokens, scales, and what no rule of the script names."""
 
+# The axes of a role whose row has none; those of experts are always written.
 _AXES = {"linear": "out in", "head": "out in", "experts": ""}
-"""The axes of a role whose row has none; those of experts are always written."""
 
 _SPELLED_AXES = frozenset(
     ("out in", "in out", "experts out in", "experts in out", "experts*out in", "experts*in out")
@@ -67,16 +67,17 @@ _INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS! ..."
 _CLASS = re.compile(
     r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?::(?P<parts>\d+))?(?P<marks>!?~?)"
 )
+# The number before the last name, as `nn.Sequential` and `nn.ParameterList` count theirs.
 _OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
+# Ends of names in old files, which transformers renames when it loads a model.
 _LEGACY = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
     ".weight_g": ".parametrizations.weight.original0",
     ".weight_v": ".parametrizations.weight.original1",
 }
-"""Ends of names in old files, which transformers renames when it loads a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
         entries = [entry for entry in entries if entry.model_type == kind] or entries[:1]
     if not entries:
         return None
-    return _merged([table.architecture(entry, config) for entry in entries])
+    return _merge([table.architecture(entry, config) for entry in entries])
 
 
 def read_architecture(path: str | Path) -> Architecture:
@@ -243,7 +244,7 @@ def read_architecture(path: str | Path) -> Architecture:
     return table.architecture(entries[0], {})
 
 
-def _merged(architectures: list[Architecture]) -> Architecture:
+def _merge(architectures: list[Architecture]) -> Architecture:
     """Put the classes of one type together; what they differ in is known of none."""
     if len(architectures) == 1:
         return architectures[0]
@@ -253,8 +254,8 @@ def _merged(architectures: list[Architecture]) -> Architecture:
     for architecture in architectures:
         modules |= architecture.modules
         for name, parameter in architecture.parameters.items():
-            stored = parameters.setdefault(name, parameter)
-            if (stored.role, stored.axes) != (parameter.role, parameter.axes):
+            first_row = parameters.setdefault(name, parameter)
+            if (first_row.role, first_row.axes) != (parameter.role, parameter.axes):
                 differing.add(name)
             elif parameter.tied:
                 parameters[name] = parameter
@@ -354,10 +355,12 @@ class _ArchitectureTable:
     ) -> None:
         """Name the sources of the parameters that a configuration ties."""
         prefixes = self._mapping(entry.blocks["ties"])
-        unused = {*prefixes}
+        unused_prefixes = {*prefixes}
         for name, parameter in [*parameters.items()] if prefixes else ():
             line = longest_prefix(name, prefixes)
-            unused -= {prefix for prefix in unused if f"{name}.".startswith(f"{prefix}.")}
+            unused_prefixes -= {
+                prefix for prefix in unused_prefixes if f"{name}.".startswith(f"{prefix}.")
+            }
             tie = _TIE.fullmatch(line)
             if not line or (tie is not None and tie["source"] == name):
                 continue
@@ -366,7 +369,7 @@ class _ArchitectureTable:
             is_tied = _ties(config, tie["part"])
             if tie["sign"] == _TIED if is_tied is None else is_tied:
                 parameters[name] = replace(parameter, tied=tie["source"])
-        for prefix in sorted(unused):
+        for prefix in sorted(unused_prefixes):
             raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
 
     def _choose(
@@ -390,11 +393,13 @@ class _ArchitectureTable:
             for rows in (parameters, modules):
                 for name in [name for name in rows if name.startswith(prefix)]:
                     del rows[name]
-            chosen = _merged([self.architecture(other, part) for other in entries])
-            for name, row in chosen.parameters.items():
+            part_architecture = _merge([self.architecture(other, part) for other in entries])
+            for name, row in part_architecture.parameters.items():
                 tied = row.tied and prefix + row.tied
                 parameters[prefix + name] = replace(row, name=prefix + name, tied=tied)
-            modules |= {prefix + name: prefix + other for name, other in chosen.modules.items()}
+            modules |= {
+                prefix + name: prefix + other for name, other in part_architecture.modules.items()
+            }
 
     def _mapping(self, number: str | None) -> dict[str, str]:
         """Return the lines of a block as texts by their first words."""

@@ -12,10 +12,12 @@ ENGINES = ("vllm", "sglang", "mlx-lm")
 
 _TABLE = Path(__file__).with_name("engines.txt")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+# Checkpoints spell the parents of a module in several ways; rows have one.
 _MOVED = re.compile(r"(?<![^.])vision_model\.")
 _LANGUAGE = re.compile(r"(?<![^.])(?:model\.)?language_model\.(?:model\.)?")
 _ROW = re.compile(r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?")
 _BELOW = ".*"
+# The lines of models, blocks and rows; of a block its groups, plain and open modules.
 _PARTS = 3
 
 
@@ -24,30 +26,30 @@ class EngineRules:
     """What one engine does with the modules of one class of models."""
 
     # Groups of modules of which the engine makes one weight, so that they need one scheme.
-    joined: tuple[tuple[str, ...], ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
     # Modules that the engine builds without quantisation, whatever the statement says.
-    unquantized: tuple[str, ...] = ()
+    plain_modules: tuple[str, ...] = ()
     # Modules that it builds with or without, as the format or the configuration of the model
     # decides; an unquantised one loads in both cases.
-    undecided: tuple[str, ...] = ()
+    open_modules: tuple[str, ...] = ()
 
     def keeps(self, module: str) -> bool:
         """Return True for a module that a file for the engine must store unquantised."""
-        return _has_row((*self.unquantized, *self.undecided), canonical(module))
+        return _has_row((*self.plain_modules, *self.open_modules), canonical(module))
 
     def builds_plain(self, module: str) -> bool:
         """Return True for a module that the engine never builds quantised."""
-        return _has_row(self.unquantized, canonical(module))
+        return _has_row(self.plain_modules, canonical(module))
 
     def keeps_alone(self, module: str) -> bool:
         """Return True for a module that it builds unquantised, beside others that it does not."""
-        rows = tuple(row for row in self.unquantized if not row.endswith(_BELOW))
+        rows = tuple(row for row in self.plain_modules if not row.endswith(_BELOW))
         return _has_row(rows, canonical(module))
 
     def partners(self, module: str) -> tuple[str, ...]:
         """Name the modules that the engine joins with one, itself among them, in order."""
         name = canonical(module)
-        for group in self.joined:
+        for group in self.groups:
             for row in group:
                 if matches(row, name):
                     return tuple(_rename(module, row, other) for other in group)
@@ -91,20 +93,20 @@ def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise _damaged(path, "it is not UTF-8") from error
+        raise _damage(path, "it is not UTF-8") from error
     parts = text.replace("\r\n", "\n").rstrip("\n").split("\n\n")
     if len(parts) != _PARTS:
-        raise _damaged(path, f"it has {len(parts)} parts in place of {_PARTS}")
+        raise _damage(path, f"it has {len(parts)} parts in place of {_PARTS}")
     blocks, rows = parts[1].split("\n"), parts[2].split("\n")
     rules: dict[str, EngineRules] = {}
     for key in dict.fromkeys(filter(None, keys)):
         lines = re.findall(rf"^{re.escape(key)}\t(.*)$", parts[0], re.MULTILINE)
         if len(lines) > 1:
-            raise _damaged(path, f"it has {len(lines)} lines of {key}")
+            raise _damage(path, f"it has {len(lines)} lines of {key}")
         for entry in (entry for line in lines for entry in line.split("\t")):
             engine, _, number = entry.partition(" ")
             if engine not in ENGINES:
-                raise _damaged(path, f"{key} has the unknown engine {engine!r}")
+                raise _damage(path, f"{key} has the unknown engine {engine!r}")
             if engine not in rules:
                 rules[engine] = _rules(path, _line(path, blocks, number), rows)
     return rules
@@ -113,23 +115,23 @@ def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
 def _rules(path: Path, block: str, rows: list[str]) -> EngineRules:
     columns = block.split("\t")
     if len(columns) != _PARTS:
-        raise _damaged(path, f"a block has {len(columns)} columns in place of {_PARTS}")
-    joined, unquantized, undecided = (
+        raise _damage(path, f"a block has {len(columns)} columns in place of {_PARTS}")
+    group_rows, plain_modules, open_modules = (
         tuple(_line(path, rows, number) for number in column.split()) for column in columns
     )
     groups = []
-    for row in (*joined, *unquantized, *undecided):
+    for row in (*group_rows, *plain_modules, *open_modules):
         match = _ROW.fullmatch(row)
-        if match is None or (match[2] is None) == (row in joined):
-            raise _damaged(path, f"{row!r} is no row of its column")
+        if match is None or (match[2] is None) == (row in group_rows):
+            raise _damage(path, f"{row!r} is no row of its column")
         if match[2] is not None:
             groups.append(tuple(match[1] + end for end in match[2].split(",")))
-    return EngineRules(tuple(groups), unquantized, undecided)
+    return EngineRules(tuple(groups), plain_modules, open_modules)
 
 
 def _line(path: Path, lines: list[str], number: str) -> str:
     if not number.isdecimal() or int(number) >= len(lines):
-        raise _damaged(path, f"it names a line {number!r} that it has not")
+        raise _damage(path, f"it names a line {number!r} that it has not")
     return lines[int(number)]
 
 
@@ -143,5 +145,5 @@ def _rename(module: str, row: str, other: str) -> str:
     return ".".join([*parts[:start], *(next(numbers, "#") if p == "#" else p for p in partner)])
 
 
-def _damaged(path: Path, fault: str) -> ValueError:
+def _damage(path: Path, fault: str) -> ValueError:
     return ValueError(f"{path} is damaged: {fault}; install castwise anew")

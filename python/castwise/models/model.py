@@ -23,24 +23,24 @@ MATRIX, STACK = 2, 3
 
 WEIGHT = ".weight"
 LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
+# The last axes of a matrix whose outputs are its columns.
 _IN_OUT = "in out"
-"""The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
+# The roles of weights that an engine would quantise, if no configuration excepted them.
 _LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent", "other"))
-"""The roles of weights that an engine would quantise, if no configuration excepted them."""
 
+# The roles of what is multiplied: all else is looked up, added or decides.
 _NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
-"""The roles of what is multiplied: all else is looked up, added or decides."""
 
+# Those that leave layers unquantised whatever a configuration says.
 _ENGINES = ("vllm", "sglang")
-"""Those that leave layers unquantised whatever a configuration says."""
 
+# The rows and columns of an expert's matrix have at least a block of the narrowest scheme.
 _LEAST_SIDE = 16
-"""The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
+# Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in).
 _OF_MLX = "switch_mlp"
-"""Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in)."""
 
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 
@@ -175,7 +175,7 @@ class Model:
         if not all(self._shapes.get(name, ())):
             return "they have no elements"
         parameter = self._parameters.get(name)
-        if parameter is not None and (parameter.float32 or parameter.name in self._shared):
+        if parameter is not None and (parameter.float32 or parameter.name in self._shared_rows):
             reason = "the code of transformers keeps them in float32"
             return reason if parameter.float32 else "other layers share their storage"
         if self._engines and self._is_unquantized(name, consumer):
@@ -192,9 +192,11 @@ class Model:
         """
         if consumer is not None:
             rules = self._engines.get(consumer)
-            joined = (other for other in self.partners(name, consumer) if other in self._shapes)
+            partner_names = (
+                other for other in self.partners(name, consumer) if other in self._shapes
+            )
             return rules is not None and any(
-                rules.keeps(other.removesuffix(WEIGHT)) for other in {name, *joined}
+                rules.keeps(other.removesuffix(WEIGHT)) for other in {name, *partner_names}
             )
         module = name.removesuffix(WEIGHT)
         engines = [self._engines[engine] for engine in _ENGINES if engine in self._engines]
@@ -210,9 +212,9 @@ class Model:
         stem = name.removesuffix(WEIGHT)
         end = name[len(stem) :]
         engines = self._engines if consumer is None else self._engines.keys() & {consumer}
-        joined = [self._engines[engine].partners(stem) for engine in sorted(engines)]
-        partners = max(joined, key=len, default=(stem,))
-        if len(partners) == 1 and (self.find(name) is None or not joined):
+        groups = [self._engines[engine].partners(stem) for engine in sorted(engines)]
+        partners = max(groups, key=len, default=(stem,))
+        if len(partners) == 1 and (self.find(name) is None or not groups):
             prefix, dot, module = stem.rpartition(".")
             partners = tuple(f"{prefix}{dot}{part}" for part in JOINED.get(module, (module,)))
         return tuple(partner + end for partner in partners)
@@ -272,9 +274,12 @@ class Model:
         stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
         if self.architecture is None:
             return stems
-        renamed = (name for stem in stems for name in self.architecture.module_names(stem))
+        module_names = (name for stem in stems for name in self.architecture.module_names(stem))
         # engines know either name
-        return [*stems, *(name for name in renamed if name not in stems and name not in modules)]
+        return [
+            *stems,
+            *(name for name in module_names if name not in stems and name not in modules),
+        ]
 
     def _is_split_alone(self, name: str) -> bool:
         """Return True for what is no weight of a layer, and of which transformers makes some."""
@@ -282,7 +287,7 @@ class Model:
         return row is not None and row.role == LINEAR and row.conversion.startswith("split")
 
     @cached_property
-    def _shared(self) -> frozenset[str]:
+    def _shared_rows(self) -> frozenset[str]:
         """The rows that others share, of whose names a file has only one."""
         rows = () if self.architecture is None else self.architecture.parameters.values()
         return frozenset(row.tied for row in rows if row.role in _LAYERS_OF_MODULES)
@@ -294,19 +299,19 @@ class Model:
         rows = self.architecture.parameters.values()
         tied = [row for row in rows if row.tied and row.role in _LAYERS_OF_MODULES]
         stems = [row.name.removesuffix(WEIGHT) for row in tied if "#" not in row.name]
-        numbered = {row.tied: row.name.removesuffix(WEIGHT) for row in tied if "#" in row.name}
-        for name in self._shapes if numbered else ():
+        stem_of = {row.tied: row.name.removesuffix(WEIGHT) for row in tied if "#" in row.name}
+        for name in self._shapes if stem_of else ():
             source = self.find(name)
-            if source is not None and source.name in numbered:
-                stems.append(fill_numbers(numbered[source.name], name))
+            if source is not None and source.name in stem_of:
+                stems.append(fill_numbers(stem_of[source.name], name))
         heads = [_HEAD] if self.find(_HEAD + WEIGHT) else []
         return [*dict.fromkeys([*stems, *heads])]
 
-    def contradictions(self, left: Container[str] = ()) -> Iterator[str]:
+    def contradictions(self, exceptions: Container[str] = ()) -> Iterator[str]:
         """Say which tensors, but for some, have shapes that their rows do not allow."""
         sizes = self._hidden_sizes
         for name, shape in () if self.architecture is None else self._shapes.items():
-            parameter = None if name in left else self.find(name)
+            parameter = None if name in exceptions else self.find(name)
             if parameter is None or not parameter.axes:
                 continue
             axes = parameter.axes.split()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from castwise.rendering.html import html_of
 from castwise.rendering.sheet import Sheet
 from castwise.rendering.text import text_of
 
@@ -24,4 +23,6 @@ class Rendered:
 
     def _repr_html_(self) -> str:
         """Return the same as HTML, with pictures, for notebooks."""
+        from castwise.rendering.html import html_of  # noqa: PLC0415  (3 milliseconds)
+
         return html_of(self.__sheet__())

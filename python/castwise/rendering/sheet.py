@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from castwise.rendering.exponents import FormatRange, Histogram
+if TYPE_CHECKING:
+    from castwise.rendering.exponents import FormatRange, Histogram
+
+PAGE_START = "<!doctype html><!-- castwise -->"
+"""How pages begin, and no other file."""
 
 MakeRows = Callable[[], Iterable[Sequence[str]]]
 """Makes the rows of a table, each time anew, so that none need be kept."""

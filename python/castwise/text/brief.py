@@ -69,7 +69,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     """Join names by commas; of many the first, and how many there are."""
     every = list(dict.fromkeys(names))
     ends = ", ".join(every[:most])
-    return ends if len(every) <= most else f"{ends} and {len(every) - most} others"
+    return ends if len(every) <= most else f"{ends} and {counted(len(every) - most, 'other')}"
 
 
 def counted(number: int, noun: str) -> str:

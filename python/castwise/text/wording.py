@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 _OPTIONS = {
     "dtype_map": "--map",
     "source": "SRC",
@@ -55,6 +57,12 @@ def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -
         return name if value is _UNSAID else f"{name}={value!r}"
     called = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
     return called if value is _UNSAID or value is True else f"{called} {value}"
+
+
+def check_switch(name: str, value: object) -> None:
+    """Refuse a value of a switch that is not a bool: "no" is true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{given(name, value)} is not valid; use True or False")
 
 
 def given(name: str, value: object, *, option: str | None = None) -> str:

@@ -33,11 +33,11 @@ _WIDE_BITS = 16
 WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
 """Formats that need no scale, to which weights are cast."""
 
+# Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most.
 _HEADER_ENTRY = 110
-"""Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most."""
 
+# Bytes of its entry in an index, beside its name and that of its shard.
 _INDEX_ENTRY = 12
-"""Bytes of its entry in an index, beside its name and that of its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Candidates:
         optional = {scheme for scheme in self._schemes() if not loads(scheme)}
         return self._without(optional) if optional else self
 
-    def alone(self) -> list[Candidates]:
+    def each_alone(self) -> list[Candidates]:
         """Return these with each scheme alone."""
         schemes = self._schemes()
         return [self._without(schemes - {scheme}) for scheme in sorted(schemes)]
@@ -78,7 +78,7 @@ class Candidates:
         """
         schemes = self._schemes()
         if self.recipe not in SEVERAL and len(schemes) > 1:
-            return self.alone()
+            return self.each_alone()
         experts = [
             name
             for name, info in self.tensors.items()
@@ -86,10 +86,10 @@ class Candidates:
         ]
         if self.limits is None or self.limits.loading.keeps_experts or not experts:
             return [self]
-        unquantised = self._without(schemes)
-        shared = schemes.intersection(*(self.nbytes[name] for name in experts))
+        plain = self._without(schemes)
+        expert_schemes = schemes.intersection(*(self.nbytes[name] for name in experts))
         others = {target for sizes in self.nbytes.values() for target in sizes} - schemes
-        return [self._without(others, experts), unquantised] if shared else [unquantised]
+        return [self._without(others, experts), plain] if expert_schemes else [plain]
 
     def without(self, targets: Mapping[str, str]) -> Candidates:
         """Return these without one target of each of some weights."""
@@ -100,12 +100,12 @@ class Candidates:
 
     def _without(self, targets: set[str], names: Iterable[str] | None = None) -> Candidates:
         """Return these without targets, of all weights or of some."""
-        limited = self.nbytes if names is None else names
+        weight_names = self.nbytes if names is None else names
         nbytes = {
             name: {
                 target: size for target, size in self.nbytes[name].items() if target not in targets
             }
-            for name in limited
+            for name in weight_names
         }
         return replace(self, nbytes={**self.nbytes, **nbytes})
 
@@ -131,7 +131,7 @@ def find_candidates(
         recipe = limits.recipe
     recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe, limits)
-    stored, entries = source.tensors, EntrySizes.of(source)
+    infos, entries = source.tensors, EntrySizes.of(source)
     model = CheckpointModel(source, architecture)
     model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
@@ -148,7 +148,7 @@ def find_candidates(
         architecture=architecture,
     )
     encodes = [replace(encode, scheme=scheme) for scheme in schemes]
-    entry_bytes = {name: entries.nbytes(name) for name in stored}
+    entry_bytes = {name: entries.nbytes(name) for name in infos}
     for names, parts_by_scheme in candidate_parts(source, encodes):
         for encode in encodes:
             scheme = encode.scheme or ""
@@ -162,12 +162,12 @@ def find_candidates(
                 if limits is not None and not limits.loading.holds(
                     scheme,
                     is_expert=model.layer_of_expert(name) is not None,
-                    is_stack=len(stored[name].shape) > MATRIX,
+                    is_stack=len(infos[name].shape) > MATRIX,
                 ):
                     continue
                 longer = entry_bytes[name] - first
                 sizes.setdefault(name, {})[scheme] = nbytes + len(parts) * longer
-    for name, info in stored.items():
+    for name, info in infos.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:
                 narrower = finfo(target).bits < finfo(info.format).bits
@@ -180,10 +180,10 @@ def find_candidates(
             f"{source.path}: no weight in it may become {' or '.join([*schemes, *wide])}; "
             f"name others ({argument('formats')})"
         )
-    tensors = {name: stored[name] for name in stored if name in sizes}
+    tensors = {name: infos[name] for name in infos if name in sizes}
     all_sizes = {
-        name: {KEEP: (kept := stored[name].nbytes + entry_bytes[name])}
-        | {target: size for target, size in sizes[name].items() if size < kept}
+        name: {KEEP: (keep_bytes := infos[name].nbytes + entry_bytes[name])}
+        | {target: size for target, size in sizes[name].items() if size < keep_bytes}
         for name in tensors
     }
     return Candidates(
@@ -215,10 +215,10 @@ def _targets(
         elif name in available:
             schemes.append(name)
         else:
-            known = [*available, *WIDE_FORMATS]
+            candidate_names = [*available, *WIDE_FORMATS]
             raise CheckpointError(
                 f"{given('formats', name)} is not a candidate: {_reason(name, recipe, limits)}; "
-                f"{suggestion(name, known)}use some of {', '.join(known)}"
+                f"{suggestion(name, candidate_names)}use some of {', '.join(candidate_names)}"
             )
     return schemes, wide
 

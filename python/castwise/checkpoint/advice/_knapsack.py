@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+# Partial solutions that the exact search looks at, at most.
 _NODES = 50_000
-"""Partial solutions that the exact search looks at, at most."""
 
+# Groups whose options are tried together, at most.
 _DEPTH = 500
-"""Groups whose options are tried together, at most."""
 
+# Sums of costs differ by that, relatively, without one being less.
 _ROUNDING = 1e-9
-"""Sums of costs differ by that, relatively, without one being less."""
 
 
 class Option(NamedTuple):
@@ -49,7 +49,7 @@ class Edge(NamedTuple):
 class Solution:
     """The choice of an option for each group, by its index, with their sums."""
 
-    chosen: tuple[int, ...]
+    indices: tuple[int, ...]
     cost: float
     weight: float
     gap: float  # by how much the cost is above the least one, at most; 0 if it is proved
@@ -60,22 +60,22 @@ def hull(options: Sequence[Option]) -> list[int]:
     order = sorted(
         range(len(options)), key=lambda index: (options[index].weight, options[index].cost)
     )
-    kept: list[int] = []
+    corners: list[int] = []
     for index in order:
         option = options[index]
-        if kept and option.cost >= options[kept[-1]].cost:
+        if corners and option.cost >= options[corners[-1]].cost:
             continue
-        while len(kept) > 1 and not _turns(options[kept[-2]], options[kept[-1]], option):
-            kept.pop()
-        kept.append(index)
-    return kept
+        while len(corners) > 1 and not _turns(options[corners[-2]], options[corners[-1]], option):
+            corners.pop()
+        corners.append(index)
+    return corners
 
 
 def _turns(light: Option, middle: Option, heavy: Option) -> bool:
     """Return True if the middle one is below the line between the others."""
-    before = (light.cost - middle.cost) * (heavy.weight - middle.weight)
-    after = (middle.cost - heavy.cost) * (middle.weight - light.weight)
-    return before > after
+    light_slope = (light.cost - middle.cost) * (heavy.weight - middle.weight)
+    heavy_slope = (middle.cost - heavy.cost) * (middle.weight - light.weight)
+    return light_slope > heavy_slope
 
 
 def edges(groups: Sequence[Sequence[Option]]) -> list[Edge]:
@@ -93,28 +93,28 @@ def edges(groups: Sequence[Sequence[Option]]) -> list[Edge]:
 
 def solve(groups: Sequence[Sequence[Option]], limit: float) -> Solution | None:
     """Choose an option of each group; None if even the lightest ones are above the limit."""
-    chosen = [hull(options)[0] for options in groups]
-    weight = sum(options[index].weight for options, index in zip(groups, chosen, strict=True))
+    indices = [hull(options)[0] for options in groups]
+    weight = sum(options[index].weight for options, index in zip(groups, indices, strict=True))
     if weight > limit:
         return None
-    cost = sum(options[index].cost for options, index in zip(groups, chosen, strict=True))
-    bound, slope, stopped = cost, 0.0, False
+    cost = sum(options[index].cost for options, index in zip(groups, indices, strict=True))
+    least_cost, slope, is_full = cost, 0.0, False
     relaxed_weight = weight
     for edge in edges(groups):
-        if not stopped and relaxed_weight + edge.weight > limit:
+        if not is_full and relaxed_weight + edge.weight > limit:
             # The relaxed problem takes a part of this step, and stops.
-            bound += edge.cost * (limit - relaxed_weight) / edge.weight
-            slope, stopped = edge.slope, True
-        if not stopped:
+            least_cost += edge.cost * (limit - relaxed_weight) / edge.weight
+            slope, is_full = edge.slope, True
+        if not is_full:
             relaxed_weight += edge.weight
-            bound += edge.cost
-        if weight + edge.weight <= limit and chosen[edge.group] == edge.start:
-            chosen[edge.group] = edge.end
+            least_cost += edge.cost
+        if weight + edge.weight <= limit and indices[edge.group] == edge.start:
+            indices[edge.group] = edge.end
             weight, cost = weight + edge.weight, cost + edge.cost
-    if not stopped:
-        return Solution(tuple(chosen), cost, weight, 0.0)
-    known = Solution(tuple(chosen), cost, weight, max(cost - bound, 0.0))
-    return _MarginSearch(groups, limit, slope, known).finish()
+    if not is_full:
+        return Solution(tuple(indices), cost, weight, 0.0)
+    solution = Solution(tuple(indices), cost, weight, max(cost - least_cost, 0.0))
+    return _MarginSearch(groups, limit, slope, solution).finish()
 
 
 class _MarginSearch:
@@ -125,37 +125,37 @@ class _MarginSearch:
         groups: Sequence[Sequence[Option]],
         limit: float,
         slope: float,
-        known: Solution,
+        solution: Solution,
     ) -> None:
         self._groups, self._limit, self._slope = groups, limit, slope
-        self._best = known
-        reduced = [
+        self._best = solution
+        reduced_costs = [
             [option.cost + slope * option.weight for option in options] for options in groups
         ]
-        least = [min(costs) for costs in reduced]
-        self._bound = sum(least) - slope * limit
-        gap = max(known.cost - self._bound, 0.0)  # which rounding may leave below 0
+        least = [min(costs) for costs in reduced_costs]
+        self._least_cost = sum(least) - slope * limit
+        gap = max(solution.cost - self._least_cost, 0.0)  # which rounding may leave below 0
         self._candidates = [
             sorted(
                 (cost - low, index)
                 for index, cost in enumerate(costs)
                 if cost - low <= gap * (1 + _ROUNDING)
             )
-            for costs, low in zip(reduced, least, strict=True)
+            for costs, low in zip(reduced_costs, least, strict=True)
         ]
         # Those with the most at stake first.
         self._order = sorted(
             (number for number, rows in enumerate(self._candidates) if len(rows) > 1),
             key=lambda number: -self._candidates[number][-1][0],
         )
-        self._chosen = [rows[0][1] for rows in self._candidates]
-        fixed = [
+        self._indices = [rows[0][1] for rows in self._candidates]
+        single_options = [
             options[index]
-            for options, index, rows in zip(groups, self._chosen, self._candidates, strict=True)
+            for options, index, rows in zip(groups, self._indices, self._candidates, strict=True)
             if len(rows) == 1
         ]
-        self._weight = sum(option.weight for option in fixed)
-        self._cost = sum(option.cost for option in fixed)
+        self._weight = sum(option.weight for option in single_options)
+        self._cost = sum(option.cost for option in single_options)
         lightest = [
             min(groups[number][index].weight for _, index in self._candidates[number])
             for number in self._order
@@ -166,10 +166,10 @@ class _MarginSearch:
     def finish(self) -> Solution:
         """Return the best solution, with the gap that is left."""
         is_whole = len(self._order) <= _DEPTH and self._descend(0, 0.0, self._weight)
-        gap = 0.0 if is_whole else max(self._best.cost - self._bound, 0.0)
-        return Solution(self._best.chosen, self._best.cost, self._best.weight, gap)
+        gap = 0.0 if is_whole else max(self._best.cost - self._least_cost, 0.0)
+        return Solution(self._best.indices, self._best.cost, self._best.weight, gap)
 
-    def _descend(self, place: int, reduced: float, weight: float) -> bool:
+    def _descend(self, place: int, reduced_cost: float, weight: float) -> bool:
         """Try all options of the groups from a place on; False if there are too many."""
         self._nodes += 1
         if self._nodes > _NODES:
@@ -178,26 +178,26 @@ class _MarginSearch:
             return True
         if place == len(self._order):
             # The exact sum takes long: only where that of reduced costs may be less.
-            about = self._bound + reduced + self._slope * (self._limit - weight)
+            about = self._least_cost + reduced_cost + self._slope * (self._limit - weight)
             if about <= self._best.cost * (1 + _ROUNDING):
                 self._keep(weight)
             return True
         number = self._order[place]
         for more, index in self._candidates[number]:
-            if self._bound + reduced + more >= self._best.cost * (1 - _ROUNDING):
+            if self._least_cost + reduced_cost + more >= self._best.cost * (1 - _ROUNDING):
                 break
-            self._chosen[number] = index
+            self._indices[number] = index
             option = self._groups[number][index]
-            if not self._descend(place + 1, reduced + more, weight + option.weight):
+            if not self._descend(place + 1, reduced_cost + more, weight + option.weight):
                 return False
         return True
 
     def _keep(self, weight: float) -> None:
         cost = self._cost + sum(
-            self._groups[number][self._chosen[number]].cost for number in self._order
+            self._groups[number][self._indices[number]].cost for number in self._order
         )
         if cost < self._best.cost:
-            self._best = Solution(tuple(self._chosen), cost, weight, 0.0)
+            self._best = Solution(tuple(self._indices), cost, weight, 0.0)
 
 
 def front(groups: Sequence[Sequence[Option]]) -> list[Option]:

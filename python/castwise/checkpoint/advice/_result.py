@@ -16,7 +16,9 @@ from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.requests.quantize import checked_encode
 
 
-def check_result(opened: Checkpoint, candidates: Candidates, choices: Mapping[str, str]) -> None:
+def check_result(
+    checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str, str]
+) -> None:
     """Refuse choices that `quantize_file` would not write, or `transcode_file` after it.
 
     `choices` are schemes and formats by the keys of a map.
@@ -26,26 +28,26 @@ def check_result(opened: Checkpoint, candidates: Candidates, choices: Mapping[st
     """
     consumer = None if candidates.limits is None else candidates.limits.consumer
     has_form = consumer is not None and consumer.form is not None
-    if not opened.is_folder and not has_form:
+    if not checkpoint.is_folder and not has_form:
         return  # no library loads such a file by itself
     name: Any = None if consumer is None else consumer.name
     recipe: Any = candidates.recipe
-    request = Quantize(source=opened.path, recipe=recipe, dtype_map=choices, consumer=name)
+    request = Quantize(source=checkpoint.path, recipe=recipe, dtype_map=choices, consumer=name)
     encode = replace(checked_encode(request, 1), architecture=candidates.architecture)
-    planned = encode_checkpoint(opened, encode, is_file=not opened.is_folder)
-    planned.check_loading()
+    derivation = encode_checkpoint(checkpoint, encode, is_file=not checkpoint.is_folder)
+    derivation.check_loading()
     if consumer is not None and consumer.form is not None:
-        written = _written(planned)
-        transcode_checkpoint(written, consumer.form, None, 1, is_file=True).check_loading()
+        headers = _planned_headers(derivation)
+        transcode_checkpoint(headers, consumer.form, None, 1, is_file=True).check_loading()
 
 
-def _written(planned: DerivedCheckpoint) -> Checkpoint:
+def _planned_headers(derivation: DerivedCheckpoint) -> Checkpoint:
     """Return what is planned as if it were written and opened: its headers, and no data."""
-    for plan, component in zip(planned.plans, planned.source.components, strict=True):
-        stated = {} if plan.statements is None else plan.statements.sections
+    for plan, component in zip(derivation.plans, derivation.source.components, strict=True):
+        sections = {} if plan.statements is None else plan.statements.sections
         for reader in component.shards.values():
-            rows = planned.decide(reader.tensors.values(), component.prefix)
+            rows = derivation.decide(reader.tensors.values(), component.prefix)
             infos = [row.info._replace(format=row.target or row.info.format) for row in rows]
             reader.tensors = {info.name: info for info in infos}
-            reader.metadata = {key: json.dumps(section) for key, section in stated.items()}
-    return planned.source
+            reader.metadata = {key: json.dumps(section) for key, section in sections.items()}
+    return derivation.source

@@ -37,10 +37,10 @@ def survey_weights(
     """
     result: dict[str, Surveyed] = {}
     batches = survey_tensors(source, candidates.tensors, threads, progress)
-    for surveyed in batches:
-        errors: dict[str, dict[str, float]] = {name: {KEEP: 0.0} for name in surveyed}
+    for batch in batches:
+        errors: dict[str, dict[str, float]] = {name: {KEEP: 0.0} for name in batch}
         targets: dict[str, list[str]] = {}
-        for name, tensor in surveyed.items():
+        for name, tensor in batch.items():
             counts = tensor.counts
             if counts.infinities or counts.nans:
                 raise CheckpointError(
@@ -52,11 +52,11 @@ def survey_weights(
                     targets.setdefault(target, []).append(name)
         for target, names in targets.items():
             recipe = cast("Recipe", candidates.recipe) if is_scheme(target) else None
-            predictions = predict_all([surveyed[name] for name in names], target, recipe)
+            predictions = predict_all([batch[name] for name in names], target, recipe)
             for name, prediction in zip(names, predictions, strict=True):
                 errors[name][target] = _ratio(prediction.sqnr_db)
         # A survey takes as much memory as a small weight, so none is kept.
-        for name, tensor in surveyed.items():
+        for name, tensor in batch.items():
             result[name] = Surveyed(errors[name], exponents_of(tensor.counts))
     return result
 

@@ -33,9 +33,10 @@ SCHEMA = 1
 MAP_START = "# castwise "
 """How the files of maps begin: with the command that takes them."""
 
+# Names of a group that its text lists; of more the first stands for all.
 _FEW = 4
+# How many choices are drawn, the worst first.
 _DRAWN = 12
-"""How many choices are drawn, the worst first."""
 
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
@@ -116,8 +117,8 @@ class Choice:
         end = 1 - tail
         middles = [".".join(row[start : len(row) + end]) for row in parts]
         prefix, suffix = parts[0][:start], parts[0][len(parts[0]) + end :]
-        shown = "|".join(middles) if len(middles) <= _FEW else f"{middles[0]}|..."
-        return ".".join([*prefix, f"({shown})", *suffix])
+        middle = "|".join(middles) if len(middles) <= _FEW else f"{middles[0]}|..."
+        return ".".join([*prefix, f"({middle})", *suffix])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a ratio that is infinite is None."""
@@ -261,7 +262,10 @@ class Advice(Rendered):
             f"# {self.nbytes:,} of {self.nbytes_before:,} bytes, {self.bits:.2f} bits a parameter;",
             f"# mean relative squared error of the weights {self.error:.3g}.",
         ]
-        lines += [f"{_quoted(pattern)} = {_quoted(target)}" for pattern, target in self.map.items()]
+        lines += [
+            f"{_quote_text(pattern)} = {_quote_text(target)}"
+            for pattern, target in self.map.items()
+        ]
         return "\n".join(lines) + "\n"
 
     def __repr__(self) -> str:
@@ -295,8 +299,10 @@ class Advice(Rendered):
         groups: dict[str, Counter[int]] = {}
         for choice in self.choices:
             groups.setdefault(group_name(choice.name), Counter()).update(choice.exponents)
-        drawn = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][:_DRAWN]
-        largest = max((rows.highest for _, rows in drawn if len(rows.counts)), default=0)
+        histograms = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][
+            :_DRAWN
+        ]
+        largest = max((rows.highest for _, rows in histograms if len(rows.counts)), default=0)
         targets = [
             other.target
             for choice in self.choices
@@ -305,7 +311,7 @@ class Advice(Rendered):
         ]
         ranges = (_range(target, largest) for target in dict.fromkeys(targets))
         return Exponents(
-            drawn, [*{band.name: band for band in ranges if band is not None}.values()]
+            histograms, [*{band.name: band for band in ranges if band is not None}.values()]
         )
 
     def total_lines(self) -> list[str]:
@@ -315,11 +321,11 @@ class Advice(Rendered):
         )
         error = f"mean relative squared error {self.error:.3g}"
         if self.nbytes_gap is not None:
-            above = f"at most {counted(self.nbytes_gap, 'byte')} above the fewest"
-            size += f", {above if self.nbytes_gap else 'the fewest possible'}"
+            bound_text = f"at most {counted(self.nbytes_gap, 'byte')} above the fewest"
+            size += f", {bound_text if self.nbytes_gap else 'the fewest possible'}"
         else:
-            above = f"at most {self.gap:.1e} above the least"
-            error += f", {above if self.gap else 'the least possible'}"
+            bound_text = f"at most {self.gap:.1e} above the least"
+            error += f", {bound_text if self.gap else 'the least possible'}"
         return [size, error, *([f"not quantised: {kept_text(self.stays)}"] if self.stays else [])]
 
     def to_dict(self) -> dict[str, Any]:
@@ -389,13 +395,13 @@ def patterns(names: Iterable[str]) -> list[str]:
     for parts, numbers in layers.items():
         columns = [sorted(set(column), key=int) for column in zip(*numbers, strict=True)]
         if len(columns) <= 1 or len(numbers) == math.prod(map(len, columns)):
-            expressions.append(_joined(parts, [_any_of(column) for column in columns]))
+            expressions.append(_join_parts(parts, [_any_of(column) for column in columns]))
         else:
-            expressions += [_joined(parts, row) for row in numbers]
+            expressions += [_join_parts(parts, row) for row in numbers]
     return expressions
 
 
-def _joined(parts: Sequence[str], numbers: Sequence[str]) -> str:
+def _join_parts(parts: Sequence[str], numbers: Sequence[str]) -> str:
     text = re.escape(parts[0])
     for number, part in zip(numbers, parts[1:], strict=True):
         text += rf"\.{number}{re.escape(part)}"
@@ -406,9 +412,9 @@ def _any_of(numbers: Sequence[str]) -> str:
     return numbers[0] if len(numbers) == 1 else f"({'|'.join(numbers)})"
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Quote a text for TOML as it stands, or with escapes if it has a quote."""
     if "'" in text or "\n" in text:
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        characters = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{characters}"'
     return f"'{text}'"

@@ -55,17 +55,18 @@ from castwise.text.wording import argument, given, is_for_command, quoted
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
+# A model of many layers has thousands of points, which no picture tells apart.
 _FRONT_POINTS = 200
+# How much a sum of thousands of float64 may be off, relatively: as many ulps, of 2**-53 each.
 _ROUNDING = 1e-12
+# By how much more error one scheme for all may be predicted, and is chosen all the same. Where the
+# prediction differs by less, outputs need not: `benches/real` has the measurements.
 _MARGIN = 0.15
-"""By how much more error one scheme for all may be predicted, and is chosen all the same.
 
-Where the prediction differs by less, outputs need not: `benches/real` has the measurements.
-"""
-
+# Bytes of a header or an index without its entries and metadata, at most.
 _HEAD_BYTES = 96
-"""Bytes of a header or an index without its entries and metadata, at most."""
 
+# A header of safetensors ends at a multiple of 8 bytes.
 _ALIGNMENT = 8
 _SAFETENSORS = ".safetensors"
 _NUMBERS = ("float", "int", "uint")
@@ -174,10 +175,10 @@ def advise(
     limit = _Limit.of(budget, bits, error)
     path = source_path(source, "source")
     workers = checked_threads(threads)
-    with open_checkpoint(path) as opened:
-        limits = None if consumer is None else limits_of(opened, consumer, recipe)
+    with open_checkpoint(path) as checkpoint:
+        limits = None if consumer is None else limits_of(checkpoint, consumer, recipe)
         candidates = find_candidates(
-            opened,
+            checkpoint,
             formats,
             recipe,
             workers,
@@ -186,34 +187,38 @@ def advise(
             architecture=checked_architecture(architecture),
         )
         if limits is not None and limits.consumer.form is not None:
-            check_result(opened, candidates, _any_schemes(candidates))  # before weights are read
+            check_result(
+                checkpoint, candidates, _any_schemes(candidates)
+            )  # before weights are read
         weights = _importances(importance, candidates)
-        weights |= dict.fromkeys(_ignored(ignore, candidates), 0.0)
-        grouped = _groups(groups, candidates)
-        surveyed = survey_weights(opened, candidates, workers, progress)
-        size = _Size.of(opened, candidates)
-        stated = _StatementSizes(opened, candidates, workers)
+        weights |= dict.fromkeys(_ignored_weights(ignore, candidates), 0.0)
+        weight_groups = _groups(groups, candidates)
+        surveys = survey_weights(checkpoint, candidates, workers, progress)
+        size = _Size.of(checkpoint, candidates)
+        statement_sizes = _StatementSizes(checkpoint, candidates, workers)
 
         def best_of(rows: Candidates) -> Advice:
             problems = [
-                _Problem(alternative, grouped, surveyed, weights, (size, limit))
+                _Problem(alternative, weight_groups, surveys, weights, (size, limit))
                 for alternative in rows.alternatives()
             ]
             problems.sort(key=_Problem.least_bytes)
-            return _best([partial(problem.advice, stated, str(source)) for problem in problems])
+            return _best(
+                [partial(problem.advice, statement_sizes, str(source)) for problem in problems]
+            )
 
         def loadable(rows: Candidates) -> Advice:
             """Choose, and choose again without the schemes of weights that would not be loaded."""
             advice = best_of(rows)
             while advice.quantizes:
                 try:
-                    check_result(opened, rows, advice.map)
+                    check_result(checkpoint, rows, advice.map)
                     break
                 except UnloadableError as refusal:
-                    unloaded = _unloaded(advice, refusal)
-                    if not unloaded:
+                    schemes = _unloadable_schemes(advice, refusal)
+                    if not schemes:
                         raise
-                    rows = rows.without(unloaded)
+                    rows = rows.without(schemes)
                     try:
                         advice = best_of(rows)
                     except CheckpointError:  # what is left does not fit
@@ -221,7 +226,7 @@ def advise(
             return advice
 
         advice = _first_loadable(loadable, candidates)
-        advice = replace(advice, stays=_stays(opened, candidates))
+        advice = replace(advice, stays=_stays(checkpoint, candidates))
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
             f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "
@@ -239,11 +244,11 @@ def _any_schemes(candidates: Candidates) -> dict[str, str]:
 def _first_loadable(loadable: Callable[[Candidates], Advice], candidates: Candidates) -> Advice:
     """Return advice with what is loaded by default, mixed or of one scheme, or with the rest."""
     refusals: list[CheckpointError] = []
-    preferred = candidates.by_default()
-    for rows in [preferred] if preferred is candidates else [preferred, candidates]:
+    defaults = candidates.by_default()
+    for rows in [defaults] if defaults is candidates else [defaults, candidates]:
         for is_alone in (False, True):
             try:
-                parts = rows.alone() if is_alone else [rows]
+                parts = rows.each_alone() if is_alone else [rows]
                 return _best([partial(loadable, part) for part in parts])
             except CheckpointError as refusal:
                 refusals.append(refusal)
@@ -252,7 +257,7 @@ def _first_loadable(loadable: Callable[[Candidates], Advice], candidates: Candid
     raise refusals[0]
 
 
-def _unloaded(advice: Advice, refusal: UnloadableError) -> dict[str, str]:
+def _unloadable_schemes(advice: Advice, refusal: UnloadableError) -> dict[str, str]:
     """Return the schemes of weights in modules that would not be loaded."""
     modules = {problem.module for problem in refusal.problems}
     return {
@@ -264,9 +269,9 @@ def _unloaded(advice: Advice, refusal: UnloadableError) -> dict[str, str]:
     }
 
 
-def _stays(opened: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
+def _stays(checkpoint: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
     """Count by role and reason what has no scheme to choose from."""
-    infos = opened.tensors
+    infos = checkpoint.tensors
     rows = (
         (info, candidates.model.role(name), _reason(name, candidates))
         for name, info in infos.items()
@@ -322,13 +327,13 @@ class _Limit:
     @classmethod
     def of(cls, budget: object, bits: object, error: object) -> _Limit:
         limits = {"budget": budget, "bits": bits, "error": error}
-        chosen = [name for name, value in limits.items() if value is not None]
-        if len(chosen) != 1:
+        names = [name for name, value in limits.items() if value is not None]
+        if len(names) != 1:
             raise ValueError(
                 f"give one of {', '.join(map(argument, limits))}"
-                + (f", not {len(chosen)}" if chosen else "")
+                + (f", not {len(names)}" if names else "")
             )
-        name = chosen[0]
+        name = names[0]
         if name == "budget":
             return cls(size_in_bytes("budget", budget), None, None)
         value = limits[name]
@@ -364,18 +369,18 @@ def _groups(
         members.setdefault(key, []).append(name)
     for text, pattern in patterns:
         if text not in used:
-            taken = next((name for name in candidates.tensors if pattern.find(name)), None)
+            example = next((name for name in candidates.tensors if pattern.find(name)), None)
             raise CheckpointError(
                 f"{given('groups', text)} matches no weight that may change; the first of these is "
                 f"{next(iter(candidates.tensors))!r}"
-                if taken is None
+                if example is None
                 else f"{given('groups', text)} matches weights of groups before it alone, as "
-                f"{taken!r}; put it first, or leave it out"
+                f"{example!r}; put it first, or leave it out"
             )
     return list(members.values())
 
 
-def _ignored(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
+def _ignored_weights(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
     """Return the weights whose error does not count."""
     if not isinstance(ignore, str | Sequence):
         raise TypeError(f"ignore is a regular expression or several, not {ignore!r}")
@@ -495,53 +500,59 @@ class _TooFewBytesError(Exception):
 class _Size:
     """The bytes of the checkpoint, those that no choice changes, and its elements."""
 
-    before: int
-    fixed: int
+    nbytes_before: int
+    fixed_bytes: int
+    # What the sum counts too much where every weight stays: entries of headers are at most so.
     excess: int
-    """What the sum counts too much where every weight stays: entries of headers are at most so."""
     parameters: int
+    # The bytes that no choice changes, by the role of the tensor.
     roles: Mapping[str, int]
-    """The bytes that no choice changes, by the role of the tensor."""
 
     @classmethod
-    def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
-        shards = opened.shards
-        infos, entries = opened.tensors, EntrySizes.of(opened)
+    def of(cls, checkpoint: Checkpoint, candidates: Candidates) -> _Size:
+        shards = checkpoint.shards
+        infos, entries = checkpoint.tensors, EntrySizes.of(checkpoint)
         others = [name for name in infos if name not in candidates.tensors]
         heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
-        beside, indices = _beside_bytes(opened)
-        heads += _HEAD_BYTES * max(len(indices), 1) if opened.is_folder else 0
+        side_bytes, indices = _beside_bytes(checkpoint)
+        heads += _HEAD_BYTES * max(len(indices), 1) if checkpoint.is_folder else 0
         roles = Counter[str]()
         for name in others:
             roles[candidates.model.role(name)] += infos[name].nbytes + entries.nbytes(name)
-        roles[_BESIDE] = heads + beside
-        paths = [opened.path / name for name in shards] if opened.is_folder else [opened.path]
-        before = sum(path.stat().st_size for path in (*paths, *indices)) + beside
-        fixed = roles.total()
-        whole = fixed + sum(sizes[KEEP] for sizes in candidates.nbytes.values())
+        roles[_BESIDE] = heads + side_bytes
+        paths = (
+            [checkpoint.path / name for name in shards]
+            if checkpoint.is_folder
+            else [checkpoint.path]
+        )
+        nbytes_before = sum(path.stat().st_size for path in (*paths, *indices)) + side_bytes
+        fixed_bytes = roles.total()
+        whole = fixed_bytes + sum(sizes[KEEP] for sizes in candidates.nbytes.values())
         return cls(
-            before,
-            fixed,
-            max(whole - before, 0) if all(path.suffix == _SAFETENSORS for path in paths) else 0,
+            nbytes_before,
+            fixed_bytes,
+            max(whole - nbytes_before, 0)
+            if all(path.suffix == _SAFETENSORS for path in paths)
+            else 0,
             sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
             roles,
         )
 
 
-def _beside_bytes(opened: Checkpoint) -> tuple[int, list[Path]]:
+def _beside_bytes(checkpoint: Checkpoint) -> tuple[int, list[Path]]:
     """Return the bytes of the files beside the shards that the result has, too, and the indices.
 
     The entries of these are counted with the tensors.
     """
-    if not opened.is_folder:
+    if not checkpoint.is_folder:
         return 0, []
-    copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size(opened.path)
-    names = {component.index_name for component in opened.components} - {None}
-    paths = [opened.path / name for name in opened.consumed]
-    beside = [path for path in paths if path.is_file()]
-    indices = [path for path in beside if str(path.relative_to(opened.path)) in names]
-    nbytes = sum(path.stat().st_size for path in beside if path not in indices)
-    return copied + nbytes, indices
+    copy_bytes, _ = OtherFiles(checkpoint, Patterns(), keeps_all=False).size(checkpoint.path)
+    names = {component.index_name for component in checkpoint.components} - {None}
+    paths = [checkpoint.path / name for name in checkpoint.consumed]
+    files = [path for path in paths if path.is_file()]
+    indices = [path for path in files if str(path.relative_to(checkpoint.path)) in names]
+    nbytes = sum(path.stat().st_size for path in files if path not in indices)
+    return copy_bytes + nbytes, indices
 
 
 @lru_cache(1 << 17)
@@ -553,28 +564,28 @@ def _key(name: str) -> str:
 class _StatementSizes:
     """The bytes of what states the schemes of any choice for a checkpoint."""
 
-    def __init__(self, opened: Checkpoint, candidates: Candidates, threads: int) -> None:
-        self._opened, self._candidates, self._threads = opened, candidates, threads
+    def __init__(self, checkpoint: Checkpoint, candidates: Candidates, threads: int) -> None:
+        self._checkpoint, self._candidates, self._threads = checkpoint, candidates, threads
         self._count_bytes: Callable[[Mapping[str, str]], int] | None = None
 
     def nbytes(self, advice: Advice) -> int:
         """Return the bytes for the choices of advice."""
         if not advice.quantizes:
             return 0
-        chosen = {
+        schemes = {
             _key(name): choice.target
             for choice in advice.choices
             if is_scheme(choice.target)
             for name in choice.tensors
         }
         if self._count_bytes is None:  # each weight by its name, for all choices
-            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(chosen.values()))
+            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(schemes.values()))
             recipe: Any = self._candidates.recipe
-            request = Quantize(source=self._opened.path, recipe=recipe, dtype_map=keys)
+            request = Quantize(source=self._checkpoint.path, recipe=recipe, dtype_map=keys)
             encode = checked_encode(request, self._threads)
-            is_file = not self._opened.is_folder
-            self._count_bytes = statement_sizes(self._opened, encode, is_file=is_file)
-        return self._count_bytes(chosen)
+            is_file = not self._checkpoint.is_folder
+            self._count_bytes = statement_sizes(self._checkpoint, encode, is_file=is_file)
+        return self._count_bytes(schemes)
 
 
 class _Problem:
@@ -584,22 +595,22 @@ class _Problem:
         self,
         candidates: Candidates,
         groups: Sequence[Sequence[str]],
-        surveyed: Mapping[str, Surveyed],
+        surveys: Mapping[str, Surveyed],
         importance: Mapping[str, float],
         limits: tuple[_Size, _Limit],
     ) -> None:
         self._candidates, self._groups = candidates, groups
         self._size, self._limit = limits
-        self._surveyed = surveyed
+        self._surveys = surveys
         self._total = sum(importance.values()) or 1.0
         self._options: list[list[Alternative]] = []
         self._exponents: list[dict[int, int]] = []
         for names in groups:
             counts: Counter[int] = Counter()
             for name in names:
-                counts.update(surveyed[name].exponents)
+                counts.update(surveys[name].exponents)
             self._exponents.append(dict(sorted(counts.items())))
-            shared = [
+            targets = [
                 target
                 for target in candidates.nbytes[names[0]]
                 if all(target in candidates.nbytes[name] for name in names)
@@ -609,54 +620,56 @@ class _Problem:
                     Alternative(
                         target,
                         sum(candidates.nbytes[name][target] for name in names),
-                        sum(importance[name] * surveyed[name].errors[target] for name in names),
+                        sum(importance[name] * surveys[name].errors[target] for name in names),
                     )
-                    for target in shared
+                    for target in targets
                 ]
             )
 
     def advice(self, sizes: _StatementSizes, source: str) -> Advice:
         """Choose, and say what else there was, or refuse a limit that nothing fits."""
         try:
-            return self._chosen(sizes, source)
+            return self._choose(sizes, source)
         except _TooFewBytesError:
             raise self._refusal(sizes, source) from None
 
-    def _chosen(self, sizes: _StatementSizes, source: str) -> Advice:
+    def _choose(self, sizes: _StatementSizes, source: str) -> Advice:
         """Choose one scheme for all, if that is as good, else the best mixture."""
         limit = self._most_bytes()
-        if limit is not None and limit >= self._size.before:
-            limit += self._size.before  # every weight may stay: nothing is limited
+        if limit is not None and limit >= self._size.nbytes_before:
+            limit += self._size.nbytes_before  # every weight may stay: nothing is limited
         reserve = 0
         first = solution = self._solve(limit, reserve)
         lightest: Solution | None = None
         while True:
             advice = self._advice(source, solution)
-            stated = sizes.nbytes(advice)
-            if limit is None or advice.nbytes + stated <= limit:
+            statement_bytes = sizes.nbytes(advice)
+            if limit is None or advice.nbytes + statement_bytes <= limit:
                 break
             if solution is lightest:
                 raise _TooFewBytesError
             # What states the schemes needs room, too; how much follows from the choices.
-            reserve += advice.nbytes + stated - limit
+            reserve += advice.nbytes + statement_bytes - limit
             try:
                 solution = self._solve(limit, reserve)
             except _TooFewBytesError:
                 solution = lightest = self._lightest(sizes, source)
-        most = advice.nbytes + stated if limit is None else limit
+        most = advice.nbytes + statement_bytes if limit is None else limit
         is_limited = self._limit.error is not None
         for uniform in self._uniforms(solution.cost * (1 if is_limited else 1 + _MARGIN)):
             whole = self._advice(source, uniform)
             if whole.nbytes + (uniform_stated := sizes.nbytes(whole)) <= most:
-                advice, stated, solution = whole, uniform_stated, uniform
+                advice, statement_bytes, solution = whole, uniform_stated, uniform
                 break
-        front = tuple(FrontPoint(point.nbytes + stated, point.error) for point in advice.front)
-        advice = replace(advice, nbytes=advice.nbytes + stated, front=front)
+        front = tuple(
+            FrontPoint(point.nbytes + statement_bytes, point.error) for point in advice.front
+        )
+        advice = replace(advice, nbytes=advice.nbytes + statement_bytes, front=front)
         if limit is None:
-            above = solution.cost - first.cost + first.gap
-            return replace(advice, nbytes_gap=math.ceil(max(above, 0.0)) + stated)
-        above = solution.cost - first.cost + first.gap
-        return replace(advice, gap=max(above, 0.0) / self._total)
+            excess = solution.cost - first.cost + first.gap
+            return replace(advice, nbytes_gap=math.ceil(max(excess, 0.0)) + statement_bytes)
+        excess = solution.cost - first.cost + first.gap
+        return replace(advice, gap=max(excess, 0.0) / self._total)
 
     def _uniforms(self, most_cost: float) -> Iterator[Solution]:
         """Yield the choices of one scheme that cost no more than that, the best first.
@@ -668,19 +681,21 @@ class _Problem:
         rows: list[tuple[float, float, tuple[int, ...]]] = []
         targets = dict.fromkeys(option.target for row in self._options for option in row)
         for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):
-            chosen: list[int] = []
+            places_chosen: list[int] = []
             for names, options in zip(self._groups, self._options, strict=True):
                 is_table = self._candidates.model.role(names[0]) in TABLES
                 places = {option.target: place for place, option in enumerate(options)}
                 place = places.get(scheme) if tables or not is_table else None
-                chosen.append(self._wide(options) if place is None else place)
-            picked = [row[place] for row, place in zip(self._options, chosen, strict=True)]
-            error = sum(option.error for option in picked)
-            nbytes = sum(option.nbytes for option in picked)
+                places_chosen.append(self._wide(options) if place is None else place)
+            row_options = [
+                row[place] for row, place in zip(self._options, places_chosen, strict=True)
+            ]
+            error = sum(option.error for option in row_options)
+            nbytes = sum(option.nbytes for option in row_options)
             cost, weight = (nbytes, error) if is_limited else (error, nbytes)
             most = self._limit.error * self._total if self._limit.error is not None else math.inf
             if cost <= most_cost * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
-                rows.append((cost, weight, tuple(chosen)))
+                rows.append((cost, weight, tuple(places_chosen)))
         for cost, weight, row_places in sorted(rows):
             yield Solution(row_places, cost, weight, 0.0)
 
@@ -692,14 +707,16 @@ class _Problem:
         return min(wide or others or range(len(options)), key=lambda place: options[place].error)
 
     def _advice(self, source: str, solution: Solution) -> Advice:
-        choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
+        choices = [self._choice(number, index) for number, index in enumerate(solution.indices)]
         limits = self._candidates.limits
         return Advice(
             source,
             self._candidates.recipe,
             tuple(sorted(choices, key=lambda choice: -choice.error)),
-            self._size.before,
-            self._size.fixed + sum(choice.nbytes for choice in choices) - self._excess(choices),
+            self._size.nbytes_before,
+            self._size.fixed_bytes
+            + sum(choice.nbytes for choice in choices)
+            - self._excess(choices),
             self._size.parameters,
             sum(choice.error for choice in choices) / self._total,
             None,
@@ -710,17 +727,17 @@ class _Problem:
 
     def _excess(self, choices: Sequence[Choice]) -> int:
         """Return by how much the sum of bytes is too large: none where tensors are added."""
-        changed = [choice for choice in choices if choice.target != KEEP]
-        if any(is_scheme(choice.target) for choice in changed):
+        changes = [choice for choice in choices if choice.target != KEEP]
+        if any(is_scheme(choice.target) for choice in changes):
             return 0
         # A header names "BF16" for "F32", and ends at a multiple of 8 bytes.
-        longer = sum(len(choice.tensors) for choice in changed) + _ALIGNMENT if changed else 0
+        longer = sum(len(choice.tensors) for choice in changes) + _ALIGNMENT if changes else 0
         return max(self._size.excess - longer, 0)
 
     def least_bytes(self) -> int:
         """Return the bytes of the smallest choices, without what states the schemes."""
         least = (min(option.nbytes for option in row) for row in self._options)
-        return self._size.fixed + sum(least)
+        return self._size.fixed_bytes + sum(least)
 
     def _most_bytes(self) -> int | None:
         """Return the bytes that the checkpoint may take; None if its error is limited."""
@@ -730,7 +747,7 @@ class _Problem:
 
     def _solve(self, limit: int | None, reserve: int) -> Solution:
         """Choose within a limit, of which some bytes are for what states the schemes."""
-        fixed = self._size.fixed + reserve
+        fixed_bytes = self._size.fixed_bytes + reserve
         if limit is None:
             assert self._limit.error is not None  # noqa: S101
             groups = [
@@ -747,7 +764,7 @@ class _Problem:
         groups = [
             [Option(option.error, option.nbytes) for option in options] for options in self._options
         ]
-        solution = solve(groups, limit - fixed)
+        solution = solve(groups, limit - fixed_bytes)
         if solution is None:
             raise _TooFewBytesError
         return solution
@@ -774,8 +791,8 @@ class _Problem:
         """Say the bytes of the smallest choices, by role, and what makes them smaller."""
         lightest = self._lightest(sizes, source)
         advice = self._advice(source, lightest)
-        stated = sizes.nbytes(advice)
-        least = advice.nbytes + stated
+        statement_bytes = sizes.nbytes(advice)
+        least = advice.nbytes + statement_bytes
         limit = (
             given("budget", self._limit.nbytes)
             if self._limit.nbytes is not None
@@ -784,14 +801,14 @@ class _Problem:
         least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
         return CheckpointError(
             f"{limit} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-            f"choices: {self._floor(lightest, stated)}. Use more{self._remedies()}"
+            f"choices: {self._floor(lightest, statement_bytes)}. Use more{self._remedies()}"
         )
 
     def _floor(self, lightest: Solution, reserve: int) -> str:
         """Say the bytes of the smallest choices by role, the most first."""
         roles = Counter(self._size.roles)
         roles[_BESIDE] += reserve
-        rows = zip(self._groups, self._options, lightest.chosen, strict=True)
+        rows = zip(self._groups, self._options, lightest.indices, strict=True)
         for names, options, place in rows:
             roles[self._candidates.model.role(names[0])] += options[place].nbytes
         return ", ".join(f"{role} {nbytes:,}" for role, nbytes in roles.most_common() if nbytes)
@@ -813,17 +830,17 @@ class _Problem:
 
     def _choice(self, number: int, index: int) -> Choice:
         names, options = self._groups[number], self._options[number]
-        chosen = options[index]
-        worst = max(self._surveyed[name].errors[chosen.target] for name in names)
+        alternative = options[index]
+        worst = max(self._surveys[name].errors[alternative.target] for name in names)
         on_hull = [options[place] for place in hull([Option(o.error, o.nbytes) for o in options])]
-        cheaper = [option for option in on_hull if option.nbytes < chosen.nbytes]
-        dearer = [option for option in on_hull if option.nbytes > chosen.nbytes]
+        cheaper = [option for option in on_hull if option.nbytes < alternative.nbytes]
+        dearer = [option for option in on_hull if option.nbytes > alternative.nbytes]
         return Choice(
             tuple(names),
-            chosen.target,
+            alternative.target,
             sum(self._candidates.tensors[name].nbytes for name in names),
-            chosen.nbytes,
-            chosen.error,
+            alternative.nbytes,
+            alternative.error,
             -10 * math.log10(worst) if worst else math.inf,
             cheaper[-1] if cheaper else None,
             dearer[0] if dearer else None,
@@ -840,8 +857,9 @@ class _Problem:
         ]
         points = front(groups)
         step = max(len(points) // _FRONT_POINTS, 1)
-        chosen = [*points[:-1:step], points[-1]]
-        fixed = self._size.fixed
+        front_points = [*points[:-1:step], points[-1]]
+        fixed_bytes = self._size.fixed_bytes
         return tuple(
-            FrontPoint(fixed + round(point.weight), self._mean(point.cost)) for point in chosen
+            FrontPoint(fixed_bytes + round(point.weight), self._mean(point.cost))
+            for point in front_points
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -25,24 +25,26 @@ from castwise.checkpoint.comparison._sides import (
     common_format,
     piece_elements,
 )
-from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts
+from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts, same_bytes
 from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
     KnownRecipes,
     Pairs,
     Prover,
+    index_of,
 )
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.planning.decode.options import checked_threads
-from castwise.checkpoint.results.report import ProgressMeter
+from castwise.checkpoint.results.report import Progress, ProgressMeter
 from castwise.quantization import QuantizedArray
 
 PIECES_BYTES = 2 << 20
 """Of A, in all pieces that are compared at a time. What is computed of them is several times that,
 so that the memory of a comparison does not grow with the threads."""
+# Of A, in all rows that are compared with stored ones at a time, of which nothing is computed.
 _SLABS_BYTES = 12 << 20
-"""Of A, in all rows that are compared with stored ones at a time, of which nothing is computed."""
+# Of a tensor that is compared with stored rows, the most elements of one piece.
 _SLAB_ELEMENTS = 1 << 20
 _MOST_WORKERS = 8
 _TURNED = "B has the experts of A, stored the other way round"
@@ -64,14 +66,13 @@ class Comparing:
     def __init__(
         self,
         # The two checkpoints.
-        left: Side,
-        right: Side,
+        original: Side,
+        copy: Side,
         # How quantised weights are decoded.
         arithmetic: Arithmetic,
         *,
-        # How many threads may compare, and a pool of one more than `worker_count` says.
+        # How many threads may compare.
         threads: int | None,
-        pool: Executor,
         # As of `diff`.
         reference: Side | None = None,
         tolerances: tuple[float, float] | None = None,
@@ -80,57 +81,77 @@ class Comparing:
         # Whether other formats are a difference that nothing is compared of.
         is_exact: bool = False,
     ) -> None:
-        self._pool, self._workers, self._arithmetic = pool, worker_count(threads), arithmetic
-        self._left, self._right, self._reference = left, right, reference
+        self._workers, self._arithmetic = worker_count(threads), arithmetic
+        self._original, self._copy, self._reference = original, copy, reference
         self._schemes = SchemeProver(threads)
         self._amaxes: dict[str, float] = {}
-        self._known = KnownRecipes()
+        self._recipes_found = KnownRecipes()
         self._tolerances, self._threads = tolerances, threads
         self._explains, self._is_exact = explains, is_exact
 
-    def compared(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
+    def compare_all(
+        self, pairs: Mapping[str, str], progress: Callable[[Progress], None] | None
+    ) -> list[TensorDiff]:
+        """Compare tensors of A with those of B, and see that no file changed meanwhile."""
+        sides = [self._original, self._copy, *([self._reference] if self._reference else [])]
+        meter = ProgressMeter(sum(self._original.info(name).nbytes for name in pairs), progress)
+        tensors: list[TensorDiff] = []
+        # One thread reads what the others compute.
+        with ThreadPoolExecutor(self._workers + 1) as self._pool:
+            for name, other in pairs.items():
+                meter.starts(name)
+                tensors.append(self._compare(name, other, meter))
+                meter.finished(self._original.info(name).nbytes)
+        meter.starts(None)
+        for side in sides:
+            side.check_unchanged()
+        return tensors
+
+    def _compare(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
         """Compare the tensor `name` of A with `other` of B."""
-        left, right = self._left, self._right
-        shapes = left.shape(name), right.shape(other)
-        stored = left.info(name), right.info(other)
-        formats = left.format(name, stored[1].format), right.format(other, stored[0].format)
-        labels = tuple(known or info.stored for known, info in zip(formats, stored, strict=True))
+        original, copy = self._original, self._copy
+        shapes = original.shape(name), copy.shape(other)
+        infos = original.info(name), copy.info(other)
+        formats = original.format(name, infos[1].format), copy.format(other, infos[0].format)
+        labels = tuple(
+            format_name or info.stored for format_name, info in zip(formats, infos, strict=True)
+        )
         tensor = TensorDiff(
             name,
             "equal",
             None if name == other else other,
             formats=(labels[0], labels[1]),
-            quantized=(left.is_decoded(name), right.is_decoded(other)),
+            quantized=(original.is_decoded(name), copy.is_decoded(other)),
             shapes=shapes,
             beyond=None if self._tolerances is None else 0,
         )
         if shapes[0] != shapes[1]:
             return replace(tensor, reason="shapes", beyond=self._tolerances and 1)
-        if formats == (None, None) and stored[0].stored == stored[1].stored:
+        if formats == (None, None) and infos[0].stored == infos[1].stored:
             if self._explains:
-                return self._bytes_compared(tensor, name, other)
-            return self._values_compared(tensor, (name, other), (None, None), meter)
+                return self._compare_bytes(tensor, name, other)
+            return self._compare_values(tensor, (name, other), (None, None), meter)
         if common_format(*formats) is None or (self._is_exact and formats[0] != formats[1]):
             return replace(tensor, reason="formats", beyond=self._tolerances and 1)
-        return self._values_compared(tensor, (name, other), formats, meter)
+        return self._compare_values(tensor, (name, other), formats, meter)
 
     def _pairs(
         self, names: tuple[str, str], formats: tuple[str | None, str | None], count: int = 0
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Read two tensors in pieces of so many elements, by default as memory allows."""
         count = count or piece_elements(formats[0], PIECES_BYTES // max(self._workers, 2))
-        left = self._left.pieces(names[0], formats[0], repeat(count))
-        return zip(left, self._right.pieces(names[1], formats[1], repeat(count)), strict=True)
+        original = self._original.pieces(names[0], formats[0], repeat(count))
+        return zip(original, self._copy.pieces(names[1], formats[1], repeat(count)), strict=True)
 
-    def _bytes_compared(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
+    def _compare_bytes(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
         """Compare tensors in a format that castwise does not know, byte by byte."""
         different, count, place = 0, 0, None
-        for left, right in self._pairs((name, other), (None, None)):
-            places = np.flatnonzero(left != right)
+        for original, copy in self._pairs((name, other), (None, None)):
+            places = np.flatnonzero(original != copy)
             if places.size and place is None:
                 place = count + int(places[0])
             different += places.size
-            count += left.size
+            count += original.size
         if not different:
             return replace(tensor, count=count)
         return replace(
@@ -142,7 +163,7 @@ class Comparing:
             max_abs_index=None if place is None else (place,),
         )
 
-    def _values_compared(
+    def _compare_values(
         self,
         tensor: TensorDiff,
         names: tuple[str, str],
@@ -150,70 +171,69 @@ class Comparing:
         meter: ProgressMeter,
     ) -> TensorDiff:
         name, other = names
-        shape = self._left.shape(name)
-        nbytes, size = self._left.info(name).nbytes, max(math.prod(shape), 1)
-        source, target = (known or BYTES for known in formats)
+        shape = self._original.shape(name)
+        nbytes, size = self._original.info(name).nbytes, max(math.prod(shape), 1)
+        source, target = (format_name or BYTES for format_name in formats)
         measures = Measures(
             source, target, self._tolerances, self._threads, is_counted=not self._explains
         )
 
         pairs = partial(self._pairs, names, formats)
 
-        def moved() -> None:
+        def report_progress() -> None:
             meter.reaches(round(measures.count / size * nbytes), name)
 
         search = prover = None
-        are_floats = {format_info(known).kind for known in (source, target)} == {"float"}
+        are_floats = {format_info(format_name).kind for format_name in (source, target)} == {
+            "float"
+        }
         if self._explains and are_floats:
             search = SchemeSearch(
                 self._schemes,
                 pairs,
                 shape=shape,
                 to=target,
-                weight=self._right.weights.get(other) if tensor.quantized[1] else None,
+                weight=self._copy.weights.get(other) if tensor.quantized[1] else None,
                 form=partial(self._form, other),
                 amaxes=partial(self._amaxes_of, name),
             )
-        walk = PieceWalk(measures, self._pool, self._workers, moved)
+        walk = PieceWalk(measures, self._pool, self._workers, report_progress)
         is_stored = are_floats and source == target and tensor.quantized == (False, True)
-        if is_stored and self._tolerances is None and other not in self._right.transposed:
+        if is_stored and self._tolerances is None and other not in self._copy.transposed_names:
             # Of others it is not likely that a recipe explains them.
             trial = None if search is None else search.trial()
             walk.over_stored(self._stored_rows(name, other, source, trial), self._arithmetic, trial)
         else:
             if self._explains:
-                prover = Prover(source, target, size, self._known, self._threads)
-            unmeasured = walk.over(pairs(0), prover)
-            if measures.different and unmeasured:
-                for (left, _), place in zip(pairs(0), range(max(unmeasured) + 1), strict=False):
-                    if place in unmeasured:
-                        measures.add_signal(left)
+                prover = Prover(source, target, size, self._recipes_found, self._threads)
+            equal_pieces = walk.over(pairs(0), prover)
+            if measures.different and equal_pieces:
+                for (original, _), place in zip(
+                    pairs(0), range(max(equal_pieces) + 1), strict=False
+                ):
+                    if place in equal_pieces:
+                        measures.add_signal(original)
         explanation = None
-        if other in self._right.transposed and not measures.different:
+        if other in self._copy.transposed_names and not measures.different:
             explanation = CastExplanation(_TURNED, {"transposed": True}, measures.count)
         elif self._explains and (measures.different or source != target):
-            explanation = None if search is None else search.proved()
+            explanation = None if search is None else search.proof()
             if prover is None and explanation is None:
-                prover = Prover(source, target, size, self._known, self._threads)
+                prover = Prover(source, target, size, self._recipes_found, self._threads)
                 prover.try_all(pairs)
             if prover is not None:
-                explanation = self._explained(
-                    tensor, prover, pairs, search, sqnr_db=measures.sqnr_db
-                )
+                explanation = self._explain(tensor, prover, pairs, search, sqnr_db=measures.sqnr_db)
         ratios = None
         if self._reference is not None and name in self._reference.names:
             ratios = (
-                self._error_ratio(self._left, name, name, source),
-                self._error_ratio(self._right, other, name, target),
+                self._error_ratio(self._original, name, name, source),
+                self._error_ratio(self._copy, other, name, target),
             )
         is_equal = not measures.different
         reason = "values" if not is_equal else "equal" if source == target else "dtype"
 
-        def index(place: int) -> tuple[int, ...]:
-            return tuple(int(axis) for axis in np.unravel_index(place, shape))
-
         # `replace` looks at each field, which takes longer than to name those that stay.
-        measured = TensorDiff(
+        result = TensorDiff(
             name,
             reason,
             tensor.renamed,
@@ -225,36 +245,40 @@ class Comparing:
             beyond=None if self._tolerances is None else measures.beyond,
             max_ulp=measures.max_ulp,
             max_abs=measures.gap.size,
-            max_abs_index=None if measures.gap.values is None else index(measures.gap.place),
+            max_abs_index=index_of(
+                None if measures.gap.values is None else measures.gap.place, shape
+            ),
             max_abs_values=measures.gap.values,
             max_rel=measures.max_rel,
-            max_rel_index=None if measures.rel_values is None else index(measures.rel_place),
+            max_rel_index=index_of(
+                None if measures.rel_values is None else measures.rel_place, shape
+            ),
             max_rel_values=measures.rel_values,
             sqnr_db=None if is_equal else measures.sqnr_db,
             error_ratios=ratios,
             explanation=explanation,
         )
-        return self._with_scales(measured, name, other) if self._explains else measured
+        return self._with_scales(result, name, other) if self._explains else result
 
     def _stored_rows(
         self, name: str, other: str, to: str, trial: SchemeTrial | None
     ) -> Iterator[tuple[NDArray[Any], StoredRows]]:
         """Read a plain tensor in as many rows at a time as slabs of the other one have."""
-        decoding = self._right.decoding(other)
+        decoding = self._copy.decoding(other)
         assert decoding is not None, "it is quantised"  # noqa: S101
         columns = max(decoding.cut[-1], 1)
         step, most = decoding.step * columns, _SLABS_BYTES // (self._workers + 2)
         if trial is not None and trial.step is not None:
-            step = math.lcm(step, trial.step * self._left.shape(name)[-1])
+            step = math.lcm(step, trial.step * self._original.shape(name)[-1])
         most = min(piece_elements(to, most), _SLAB_ELEMENTS)
         if (step := max(step // columns, 1)) != decoding.step:
             decoding = replace(decoding, step=step)
         slabs = [*decoding.slabs(most)]
         counts = [(slab.stop - slab.start) * columns for slab in slabs]
-        lefts = self._left.pieces(name, to, counts)
-        return ((left, (decoding, slab)) for left, slab in zip(lefts, slabs, strict=True))
+        lefts = self._original.pieces(name, to, counts)
+        return ((original, (decoding, slab)) for original, slab in zip(lefts, slabs, strict=True))
 
-    def _explained(
+    def _explain(
         self,
         tensor: TensorDiff,
         prover: Prover,
@@ -271,40 +295,46 @@ class Comparing:
         if sqnr_db is None or not is_likely:
             search = None
         if search is not None and (is_quantized or prover.has_failed):
-            proved = search.proved()
-            if proved is not None:
-                return proved
+            proof = search.proof()
+            if proof is not None:
+                return proof
         if all(tensor.quantized) and self._is_transcoded(tensor):
             return CastExplanation(_TRANSCODED, {"transcoded": True}, tensor.count)
         assert tensor.shapes is not None, "they are alike"  # noqa: S101
-        found = prover.explanation(pairs, tensor.shapes[0])
-        if found is not None and found.every_element and not is_quantized:
-            return found
-        quantized = None if search is None else search.explanation()
-        both = (quantized, found) if is_quantized else (found, quantized)
+        cast_explanation = prover.explanation(pairs, tensor.shapes[0])
+        if cast_explanation is not None and cast_explanation.every_element and not is_quantized:
+            return cast_explanation
+        scheme_explanation = None if search is None else search.explanation()
+        both = (
+            (scheme_explanation, cast_explanation)
+            if is_quantized
+            else (cast_explanation, scheme_explanation)
+        )
         fitting = [explanation for explanation in both if explanation is not None]
         return min(fitting, key=lambda explanation: explanation.disagreeing, default=None)
 
     def _is_transcoded(self, tensor: TensorDiff) -> bool:
         """Return True if both are quantised with the same codes and scales."""
-        left = self._left.decoding(tensor.name)
-        right = self._right.decoding(tensor.renamed or tensor.name)
-        return left is not None and right is not None and have_same_parts(left, right)
+        original = self._original.decoding(tensor.name)
+        copy = self._copy.decoding(tensor.renamed or tensor.name)
+        return original is not None and copy is not None and have_same_parts(original, copy)
 
     def _form(self, name: str) -> QuantizedArray | None:
         """Return some rows of a weight of B as they are stored; None if it is plain."""
-        decoding = self._right.decoding(name)
+        decoding = self._copy.decoding(name)
         return None if decoding is None else first_rows(decoding)
 
     def _amaxes_of(self, name: str) -> tuple[float, float]:
         """Return the largest magnitude of a tensor of A, and that of all fused with it."""
-        partners = self._left.model.partners(name)
-        fused = (self._amax(partner) for partner in partners if partner in self._left.names)
-        return self._amax(name), max(fused, default=self._amax(name))
+        partners = self._original.model.partners(name)
+        partner_amaxes = (
+            self._amax(partner) for partner in partners if partner in self._original.names
+        )
+        return self._amax(name), max(partner_amaxes, default=self._amax(name))
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:
-            pieces = self._left.pieces(name, self._left.format(name, None))
+            pieces = self._original.pieces(name, self._original.format(name, None))
             self._amaxes[name] = max(
                 (block_amax(piece.reshape(1, -1)) for piece in pieces), default=0
             )
@@ -312,30 +342,35 @@ class Comparing:
 
     def _with_scales(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
         """Add how the stored scales of two quantised weights differ, and whether that is all."""
-        left, right = self._left.weights.get(name), self._right.weights.get(other)
-        if left is None or right is None or left.scheme != right.scheme or not tensor.different:
+        original, copy = self._original.weights.get(name), self._copy.weights.get(other)
+        if (
+            original is None
+            or copy is None
+            or original.scheme != copy.scheme
+            or not tensor.different
+        ):
             return tensor
-        scales = self._stored_arrays(left.scale, right.scale)
+        scales = self._stored_arrays(original.scale, copy.scale)
         shifts = None if scales is None else scale_shifts(*scales)
         if shifts is None or set(shifts) == {0}:
             return tensor
         tensor = replace(tensor, scale_shifts=shifts)
-        codes = self._stored_arrays(left.payload, right.payload) if len(shifts) == 1 else None
-        if codes is None or not _same_bytes(*codes):
+        codes = self._stored_arrays(original.payload, copy.payload) if len(shifts) == 1 else None
+        if codes is None or codes[0].shape != codes[1].shape or not same_bytes(*codes):
             return tensor
         text = f"B has the codes of A, and {shifts_text(shifts)}"
         options = {"scale_shift": next(iter(shifts))}
         return replace(tensor, explanation=CastExplanation(text, options, tensor.count))
 
     def _stored_arrays(
-        self, left: str | None, right: str | None
+        self, original: str | None, copy: str | None
     ) -> tuple[NDArray[Any], NDArray[Any]] | None:
         """Read a tensor of each of the two as it is stored; None if one has none of that name."""
-        ahead, behind = (
-            None if stored is None else side.stored(stored)
-            for side, stored in ((self._left, left), (self._right, right))
+        first_array, second_array = (
+            None if part is None else side.stored_array(part)
+            for side, part in ((self._original, original), (self._copy, copy))
         )
-        return None if ahead is None or behind is None else (ahead, behind)
+        return None if first_array is None or second_array is None else (first_array, second_array)
 
     def _error_ratio(self, side: Side, name: str, origin: str, to: str) -> float | None:
         """Return the error of a tensor over that of the reference, rounded once to its format."""
@@ -353,21 +388,14 @@ class Comparing:
             reference.pieces(origin, source, counts), side.pieces(name, to, counts), strict=True
         )
         with np.errstate(all="ignore"):
-            for exact, rounded in pieces:
+            for exact, values in pieces:
                 wide = exact.astype(np.float64)
                 best = cast(exact, numpy_dtype(to), threads=self._threads).astype(np.float64)
-                noise += _energy(wide - rounded.astype(np.float64))
+                noise += _energy(wide - values.astype(np.float64))
                 least += _energy(wide - best)
         if not least:
             return 1.0 if not noise else math.inf
         return math.sqrt(noise / least)
-
-
-def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    ahead, behind = (np.ascontiguousarray(array).view(np.uint8) for array in (left, right))
-    return bool(np.array_equal(ahead, behind))
 
 
 def _energy(errors: NDArray[np.float64]) -> float:

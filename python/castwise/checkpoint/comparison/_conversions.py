@@ -27,8 +27,6 @@ from castwise.checkpoint.requests.quantize import checked_encode
 from castwise.models.architecture import Architecture
 from castwise.text.wording import argument
 
-_BUFFER_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class MapConversion:
@@ -48,7 +46,7 @@ class MapConversion:
     architecture: Architecture | None
 
     @classmethod
-    def checked(
+    def of_options(
         cls,
         dtype_map: MapArgument | DtypeMap,
         dtype: object,
@@ -73,8 +71,8 @@ class MapConversion:
             values = dtype_map
         dtypes = encode = None
         if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
-            mapped: Any = dtype_map
-            request = Quantize(source="A", dtype_map=mapped, architecture=architecture)
+            map_argument: Any = dtype_map
+            request = Quantize(source="A", dtype_map=map_argument, architecture=architecture)
             encode = checked_encode(request, threads)
         else:
             dtypes = chosen_dtypes(dtype, dtype_map, None, "variable")
@@ -84,46 +82,42 @@ class MapConversion:
         else:
             text = json.dumps({key: str(value) for key, value in values.items()})
             digest = hashlib.sha256((text if values else str(dtype_map)).encode()).hexdigest()
-        known = checked_architecture(architecture)
-        return cls(origin, digest, cast_options, dtypes, encode, known)
+        parameters = checked_architecture(architecture)
+        return cls(origin, digest, cast_options, dtypes, encode, parameters)
 
-    def side(self, source: Checkpoint, beside: Checkpoint) -> Side:
-        """Return what it makes of an opened checkpoint, as one file if `beside` is one."""
+    def side(self, source: Checkpoint, other: Checkpoint) -> Side:
+        """Return what it makes of an opened checkpoint, as one file if `other` is one."""
         if self.encode is not None:
-            derived = encode_checkpoint(source, self.encode, is_file=not beside.is_folder)
-            return Side(derived.source, derived.decide, options=self.options)
+            derivation = encode_checkpoint(source, self.encode, is_file=not other.is_folder)
+            return Side(derivation.source, derivation.decide, options=self.options)
         assert self.dtypes is not None, "it has no schemes"  # noqa: S101
         dtypes = self.dtypes
         if dtypes.is_general:
             dtypes = CheckpointModel(source, self.architecture).bound(dtypes)
         return Side(source, partial(decided, dtypes), options=self.options)
 
-    def to_dict(self, made: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
+    def to_dict(self, side: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return plain values: what was asked, how many tensors it changes, and the digests."""
-        left, right = map(checkpoint_digest, checkpoints)
+        original, copy = map(checkpoint_digest, checkpoints)
         return {
             "map": self.origin,
             "options": self.options.to_dict() if self.encode is None else {},
-            "cast": sum(map(made.is_cast, made.names)),
-            "sha256": {"first": left, "second": right, "map": self.digest},
+            "cast": sum(map(side.is_cast, side.names)),
+            "sha256": {"first": original, "second": copy, "map": self.digest},
         }
 
 
-def checkpoint_digest(opened: Checkpoint) -> str:
+def checkpoint_digest(checkpoint: Checkpoint) -> str:
     """Return the sha256 of a file; of a folder that of the lines of its shards, by path."""
-    if (reader := opened.file) is not None:
+    if (reader := checkpoint.file) is not None:
         return file_digest(reader.path)
     lines = [
-        f"{file_digest(shard.path)}  {path}\n" for path, shard in sorted(opened.shards.items())
+        f"{file_digest(shard.path)}  {path}\n" for path, shard in sorted(checkpoint.shards.items())
     ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:
     """Return the sha256 of the bytes of a file."""
-    digest, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)
-    view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(view):
-            digest.update(view[:count])
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

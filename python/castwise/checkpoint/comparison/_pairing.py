@@ -20,6 +20,8 @@ from castwise.text.parsed_files import parsed_mapping
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument
 
+# Floats of up to so many bits get the digest of their float32, which is exact: equal values in two
+# formats pair.
 _WIDE_BITS = 32
 
 
@@ -36,7 +38,7 @@ class Pairing:
 
 
 def rename_mapping(
-    rename: Mapping[str, str] | str | os.PathLike[str] | None, left: Side, right: Side
+    rename: Mapping[str, str] | str | os.PathLike[str] | None, original: Side, copy: Side
 ) -> dict[str, str]:
     """Return the names of tensors of A, each with that of B, as a mapping or its file says.
 
@@ -50,16 +52,16 @@ def rename_mapping(
     else:
         path = checked_path(rename, "rename")
         names, origin = parsed_mapping(path, "name in A to name in B"), str(path)
-    _check_known(names, left, origin, "A, whose names are the keys")
-    _check_known(names.values(), right, origin, "B, whose names are the values")
-    taken: dict[str, str] = {}
-    for name, renamed in names.items():
-        if renamed in taken:
+    _check_known(names, original, origin, "A, whose names are the keys")
+    _check_known(names.values(), copy, origin, "B, whose names are the values")
+    names_in_a: dict[str, str] = {}
+    for name, new_name in names.items():
+        if new_name in names_in_a:
             raise CheckpointError(
-                f"{origin}: {taken[renamed]!r} and {name!r} would both be {renamed!r}; leave one "
-                "out"
+                f"{origin}: {names_in_a[new_name]!r} and {name!r} would both be {new_name!r}; "
+                "leave one out"
             )
-        taken[renamed] = name
+        names_in_a[new_name] = name
     return names
 
 
@@ -76,54 +78,52 @@ def _check_known(names: Iterable[object], side: Side, origin: str, place: str) -
             )
 
 
-def paired(left: Side, right: Side, renamed: Mapping[str, str]) -> Pairing:
+def pair_tensors(original: Side, copy: Side, new_names: Mapping[str, str]) -> Pairing:
     """Pair all tensors; those that no name pairs are compared by their values."""
     result = Pairing()
-    taken = {*renamed.values()}
-    for name in left.names:
-        if name in renamed:
-            result.pairs[name] = renamed[name]
-        elif name in right.names and name not in taken:
+    names_in_b = {*new_names.values()}
+    for name in original.names:
+        if name in new_names:
+            result.pairs[name] = new_names[name]
+        elif name in copy.names and name not in names_in_b:
             result.pairs[name] = name
     ends = {*result.pairs.values()}
-    lonely_left = [name for name in left.names if name not in result.pairs]
-    lonely_right = [name for name in right.names if name not in ends]
+    lonely_left = [name for name in original.names if name not in result.pairs]
+    lonely_right = [name for name in copy.names if name not in ends]
     digests = _Digests()
     by_digest: dict[str, list[str]] = defaultdict(list)
-    shapes = {right.shape(name) for name in lonely_right}
-    if any(left.shape(name) in shapes for name in lonely_left):
-        sought = {left.shape(name) for name in lonely_left}
+    shapes = {copy.shape(name) for name in lonely_right}
+    if any(original.shape(name) in shapes for name in lonely_left):
+        sought = {original.shape(name) for name in lonely_left}
         for name in lonely_right:
-            if right.shape(name) in sought:
-                by_digest[digests.of(right, name)].append(name)
+            if copy.shape(name) in sought:
+                by_digest[digests.of(copy, name)].append(name)
         for name in lonely_left:
-            alike = by_digest[digests.of(left, name)] if left.shape(name) in shapes else []
+            alike = by_digest[digests.of(original, name)] if original.shape(name) in shapes else []
             if alike:
                 result.pairs[name] = alike.pop(0)
-    _pair_transposed(left, right, result)
+    _pair_transposed(original, copy, result)
     ends = {*result.pairs.values()}
-    for side, names, lonely in (
-        (left, lonely_left, result.only_left),
-        (right, lonely_right, result.only_right),
-    ):
-        for name in names:
-            if name not in result.pairs if side is left else name not in ends:
-                lonely[name] = _tied(side, name, digests)
+    for name in lonely_left:
+        if name not in result.pairs:
+            result.only_left[name] = _tied(original, name, digests)
+    for name in lonely_right:
+        if name not in ends:
+            result.only_right[name] = _tied(copy, name, digests)
     return result
 
 
-def _pair_transposed(left: Side, right: Side, result: Pairing) -> None:
+def _pair_transposed(original: Side, copy: Side, result: Pairing) -> None:
     """Pair experts that one of two producers names as weights, and stores the other way round."""
     ends = {*result.pairs.values()}
-    for name in left.names:
+    for name in original.names:
         other = name.removesuffix(WEIGHT) if name.endswith(WEIGHT) else name + WEIGHT
-        is_free = name not in result.pairs and other in right.names and other not in ends
-        if is_free and left.model.role(name) == EXPERTS and len(right.shape(other)) == STACK:
-            right.transposed.add(other)
-            if right.shape(other) == left.shape(name):
+        is_free = name not in result.pairs and other in copy.names and other not in ends
+        if is_free and original.model.role(name) == EXPERTS and len(copy.shape(other)) == STACK:
+            experts, rows, columns = copy.shape(other)
+            if original.shape(name) == (experts, columns, rows):
+                copy.transposed_names.add(other)
                 result.pairs[name] = other
-            else:
-                right.transposed.remove(other)
 
 
 def _tied(side: Side, name: str, digests: _Digests) -> str | None:
@@ -141,19 +141,19 @@ class _Digests:
     """Digests of the values of tensors, each taken once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], str] = {}
+        self._digests: dict[tuple[int, str], str] = {}
 
     def of(self, side: Side, name: str) -> str:
         """Return the digest of shape and values; floats of up to 32 bits are as float32."""
         key = id(side), name
-        if key not in self._known:
+        if key not in self._digests:
             to = side.format(name, None)
             digest = hashlib.sha256(repr(side.shape(name)).encode())
             is_float = to is not None and format_info(to).kind == "float"
-            widened = is_float and to is not None and format_info(to).bits <= _WIDE_BITS
-            digest.update(b"float32" if widened else (to or side.info(name).stored).encode())
+            is_widened = is_float and to is not None and format_info(to).bits <= _WIDE_BITS
+            digest.update(b"float32" if is_widened else (to or side.info(name).stored).encode())
             for piece in side.pieces(name, to):
-                values = cast(piece, numpy_dtype("float32")) if widened else piece
+                values = cast(piece, numpy_dtype("float32")) if is_widened else piece
                 digest.update(np.ascontiguousarray(values).view(np.uint8).data)
-            self._known[key] = digest.hexdigest()
-        return self._known[key]
+            self._digests[key] = digest.hexdigest()
+        return self._digests[key]

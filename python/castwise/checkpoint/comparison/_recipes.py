@@ -17,6 +17,7 @@ from castwise._options import Nan, Overflow, Rounding
 from castwise.arrays.recipe import NEAREST, Recipe, loses
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 
+# The usual one first: of recipes of the same cost the first is taken.
 _ROUNDINGS: tuple[Rounding, ...] = (
     NEAREST,
     "towards-zero",
@@ -26,46 +27,49 @@ _ROUNDINGS: tuple[Rounding, ...] = (
 )
 _OVERFLOWS: tuple[Overflow, ...] = ("ieee", "saturate")
 _NANS: tuple[Nan, ...] = ("keep", "zero")
+# Frameworks compute in formats of 16 and 32 bits, so a cast may have gone through one.
 _HALF_BITS, _SINGLE_BITS = 16, 32
+# Elements on which all recipes are tried; the better ones are tried on the whole sample.
 _FEW = 1024
-"""Elements on which all recipes are tried; the better ones are tried on the whole sample."""
+# How many of the better ones are, and those that are as good as the last of them.
 _KEPT = 24
+# Any factor explains one pair of elements.
 _LEAST_RATIOS = 2
 
 
 @cache
 def recipes(source: str, target: str) -> tuple[Recipe, ...]:
     """List the recipes that may make one format of another, the plainest first."""
-    left, right = format_info(source), format_info(target)
-    if left.kind != "float" or right.kind not in {"float", "int", "uint"}:
+    original, copy = format_info(source), format_info(target)
+    if original.kind != "float" or copy.kind not in {"float", "int", "uint"}:
         return (Recipe(),)
-    steps = [None, *(name for name in _steps(left, right) if name not in (source, target))]
-    flushes = (None, "source", "result", "both") if right.kind == "float" else (None, "source")
-    collected: dict[Recipe, None] = {}
-    has_zero = right.kind != "float" or right.specials != "exponent-only"
+    steps = [None, *(name for name in _steps(original, copy) if name not in (source, target))]
+    flushes = (None, "source", "result", "both") if copy.kind == "float" else (None, "source")
+    choices: dict[Recipe, None] = {}
+    has_zero = copy.kind != "float" or copy.specials != "exponent-only"
     nans = _NANS if has_zero else _NANS[:1]
-    for step, rounding, overflow, nan, flushed in product(
+    for step, rounding, overflow, nan, flush in product(
         steps, _ROUNDINGS, _OVERFLOWS, nans, flushes
     ):
-        if nan != "keep" and flushed is not None:
+        if nan != "keep" and flush is not None:
             continue
         if step is None:
-            if source == target and flushed is None and nan == "keep":
+            if source == target and flush is None and nan == "keep":
                 rounding, overflow = NEAREST, "ieee"  # noqa: PLW2901
-            collected[Recipe(rounding, overflow, nan, flushed=flushed)] = None
+            choices[Recipe(rounding, overflow, nan, flushed=flush)] = None
             continue
-        if flushed not in (None, "result"):
+        if flush not in (None, "result"):
             continue
         for step_rounding, step_overflow in product({rounding, NEAREST}, _OVERFLOWS):
             recipe = Recipe(
-                rounding, overflow, nan, step, step_rounding, step_overflow, flushed=flushed
+                rounding, overflow, nan, step, step_rounding, step_overflow, flushed=flush
             )
             if source != target or (rounding, overflow) == (step_rounding, step_overflow):
-                collected[recipe] = None
-    return tuple(sorted(collected, key=lambda recipe: recipe.cost))
+                choices[recipe] = None
+    return tuple(sorted(choices, key=lambda recipe: recipe.cost))
 
 
-def _steps(left: FormatInfo, right: FormatInfo) -> Iterator[str]:
+def _steps(original: FormatInfo, copy: FormatInfo) -> Iterator[str]:
     """List the formats that may stand between two, the widest first.
 
     Between others only those of 16 and 32 bits, which frameworks compute in.
@@ -74,7 +78,9 @@ def _steps(left: FormatInfo, right: FormatInfo) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: -row.bits):
         is_step = _HALF_BITS <= row.bits <= _SINGLE_BITS
         is_narrow = row.bits < _HALF_BITS and row.specials != "exponent-only"
-        if (is_step or (is_narrow and left.name == right.name)) and loses(left.name, row.name):
+        if (is_step or (is_narrow and original.name == copy.name)) and loses(
+            original.name, row.name
+        ):
             yield row.name
 
 
@@ -83,29 +89,29 @@ class Sample:
 
     def __init__(self, source: str, target: str) -> None:
         self.source, self.target = source, target
-        self._left = np.empty(0, numpy_dtype(source))
-        self._right = np.empty(0, numpy_dtype(target))
+        self._original = np.empty(0, numpy_dtype(source))
+        self._copy = np.empty(0, numpy_dtype(target))
 
     @property
     def size(self) -> int:
         """How many pairs it has."""
-        return self._left.size
+        return self._original.size
 
-    def add(self, left: NDArray[Any], right: NDArray[Any], places: NDArray[np.intp]) -> None:
+    def add(self, original: NDArray[Any], copy: NDArray[Any], places: NDArray[np.intp]) -> None:
         """Take the elements at some places of two pieces."""
-        self._left = np.concatenate([self._left, left[places]])
-        self._right = np.concatenate([self._right, right[places]])
+        self._original = np.concatenate([self._original, original[places]])
+        self._copy = np.concatenate([self._copy, copy[places]])
 
     def best(self) -> tuple[Recipe, int]:
         """Return the plainest recipe of those that disagree least, and in how many elements."""
         candidates = [*recipes(self.source, self.target), *self._factors()]
-        few = np.unique(np.linspace(0, self._left.size - 1, _FEW).astype(np.intp))
+        few = np.unique(np.linspace(0, self._original.size - 1, _FEW).astype(np.intp))
         scores = self._scores(candidates, few)
         least = sorted(scores)[min(_KEPT, len(scores)) - 1]
-        kept = [
+        finalists = [
             candidate for candidate, score in zip(candidates, scores, strict=True) if score <= least
         ]
-        return self.best_of(kept)
+        return self.best_of(finalists)
 
     def best_of(self, candidates: Sequence[Recipe]) -> tuple[Recipe, int]:
         """Return the plainest of some recipes that disagree least, and in how many elements."""
@@ -114,10 +120,10 @@ class Sample:
         return candidates[place], scores[place]
 
     def _scores(self, candidates: Sequence[Recipe], places: NDArray[np.intp] | None) -> list[int]:
-        left = self._left if places is None else self._left[places]
-        right = self._right if places is None else self._right[places]
+        original = self._original if places is None else self._original[places]
+        copy = self._copy if places is None else self._copy[places]
         return [
-            compare(recipe.applied(left, self.target, 1), right, threads=1).different
+            compare(recipe.applied(original, self.target, 1), copy, threads=1).different
             for recipe in candidates
         ]
 
@@ -127,15 +133,15 @@ class Sample:
             return []
         row = format_info(self.target)
         with np.errstate(all="ignore"):
-            left, right = self._left.astype(np.float64), self._right.astype(np.float64)
-            usable = np.isfinite(left) & np.isfinite(right) & (left != 0)
-            usable &= np.abs(right) >= row.smallest_normal
-            left, right = left[usable], right[usable]
-            if left.size < _LEAST_RATIOS:
+            original, copy = self._original.astype(np.float64), self._copy.astype(np.float64)
+            usable = np.isfinite(original) & np.isfinite(copy) & (original != 0)
+            usable &= np.abs(copy) >= row.smallest_normal
+            original, copy = original[usable], copy[usable]
+            if original.size < _LEAST_RATIOS:
                 return []
-            half = np.ldexp(1.0, np.frexp(right)[1] - row.mantissa_bits - 2)
-            ends = np.sort([(right - half) / left, (right + half) / left], axis=0)
-        middle = float(np.median(right / left))
+            half = np.ldexp(1.0, np.frexp(copy)[1] - row.mantissa_bits - 2)
+            ends = np.sort([(copy - half) / original, (copy + half) / original], axis=0)
+        middle = float(np.median(copy / original))
         if not 0 < middle < math.inf:
             return []
         choices = [2.0 ** round(math.log2(middle)), *_between(middle, middle)]

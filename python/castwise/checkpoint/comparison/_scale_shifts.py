@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from castwise.checkpoint.comparison._scheme_recipes import is_power
 
 
-def scale_shifts(left: NDArray[Any], right: NDArray[Any]) -> dict[int, int] | None:
+def scale_shifts(original: NDArray[Any], copy: NDArray[Any]) -> dict[int, int] | None:
     """Count by how many codes the scales of B are above those of A; None if they are not E8M0."""
-    for scales in (left, right):
+    for scales in (original, copy):
         if scales.dtype != np.uint8 and not is_power(scales.dtype.name):
             return None
-    if left.shape != right.shape:
+    if original.shape != copy.shape:
         return None
-    ahead, behind = (scales.view(np.uint8).astype(np.int16) for scales in (left, right))
-    values, counts = np.unique(behind - ahead, return_counts=True)
+    first_codes, second_codes = (
+        scales.view(np.uint8).astype(np.int16) for scales in (original, copy)
+    )
+    values, counts = np.unique(second_codes - first_codes, return_counts=True)
     return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
 
 

@@ -30,10 +30,10 @@ MATRIX = 2
 
 _RULES: tuple[ScaleRule, ...] = ("floor", "rceil", "ceil", "even", "ct")
 _LATE = ("ceil", "floor", "nearest")
+# Blocks of activations in DeepSeek's files, beside those of 128x128.
 _LATE_COLUMNS = (128,)
-"""Blocks of activations in DeepSeek's files, beside those of 128x128."""
+# What schemes begin with of which a plain tensor may be the decoding.
 _TRIED = ("fp8_", "mx", "nvfp4", "int8_", "int4_", "bnb_")
-"""What schemes begin with of which a plain tensor may be the decoding."""
 
 _SCHEMES = {row.name: row for row in schemes()}
 
@@ -86,7 +86,7 @@ class SchemeRecipe:
             return None
         return step if shape[-2] % step == 0 else None if self.late is not None else shape[-2]
 
-    def applied(
+    def apply(
         self,
         # Rows of a tensor.
         matrix: NDArray[Any],
@@ -108,13 +108,13 @@ class SchemeRecipe:
         if len(shape) > MATRIX and self.row_step(shape) == shape[-2]:
             rows = matrix.reshape(-1, shape[-2], matrix.shape[-1])
         for _ in range(self.passes - 1):
-            rows = dequantize(self._quantized(rows, amax), rows.dtype)
-        quantized = self._quantized(rows, amax)
+            rows = dequantize(self._quantize(rows, amax), rows.dtype)
+        array = self._quantize(rows, amax)
         if self.late is not None:
-            return _with_late_scales(quantized, rows.shape, self.late, to)
+            return _with_late_scales(array, rows.shape, self.late, to)
         if form is not None:
-            quantized = multiplied_as(quantized, form)
-        return dequantize(quantized, numpy_dtype(to)).reshape(matrix.shape)
+            array = multiplied_as(array, form)
+        return dequantize(array, numpy_dtype(to)).reshape(matrix.shape)
 
     @property
     def quantize_options(self) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ class SchemeRecipe:
             "scale_rule": self.scale_rule,
         }
 
-    def _quantized(self, matrix: NDArray[Any], amax: float | None) -> QuantizedArray:
+    def _quantize(self, matrix: NDArray[Any], amax: float | None) -> QuantizedArray:
         return quantize_slab(
             matrix,
             self.scheme,
@@ -175,11 +175,11 @@ def _has_global_scale(scheme: str, producer: str) -> bool:
     return row.global_scale and any(part.role == GLOBAL for part in layout.parts)
 
 
-def multiplied_as(quantized: QuantizedArray, form: QuantizedArray) -> QuantizedArray:
+def multiplied_as(array: QuantizedArray, form: QuantizedArray) -> QuantizedArray:
     """Return codes and scales with the global scale of another array, multiplied as that is."""
-    if form.global_scale is not None and quantized.global_scale is not None:
-        quantized = quantized._with(global_scale=np.asarray(form.global_scale).reshape(()))
-    return quantized._with(layout=_layout_multiplied_as(quantized.layout, form.layout))
+    if form.global_scale is not None and array.global_scale is not None:
+        array = array._with(global_scale=np.asarray(form.global_scale).reshape(()))
+    return array._with(layout=_layout_multiplied_as(array.layout, form.layout))
 
 
 @cache
@@ -191,10 +191,10 @@ def _layout_multiplied_as(layout: Layout, form: Layout) -> Layout:
 
 
 def _with_late_scales(
-    quantized: QuantizedArray, shape: Sequence[int], late: str, to: str
+    source: QuantizedArray, shape: Sequence[int], late: str, to: str
 ) -> NDArray[Any]:
     """Decode codes with scales that were rounded to powers of two after they were used."""
-    parts = quantized.parts()
+    parts = source.parts()
     codes = parts["weight"].astype(np.float32)
     scale = next(array for name, array in parts.items() if name != "weight").astype(np.float64)
     exponents = np.log2(scale)
@@ -236,19 +236,23 @@ def _plain_recipes(
     kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None,
 ) -> Iterator[SchemeRecipe]:
     """List them for matrices along the last axis, those of the stored scheme first."""
-    scheme, stated, likely = kind or (None, None, ())
+    scheme, stored_block, likely = kind or (None, None, ())
     for row in sorted(schemes(), key=lambda row: row.name != scheme):
         if kind is not None and (row.name, scheme) not in _becoming():
             continue
         if kind is None and not row.name.startswith(_TRIED):
             continue
-        block = _pair(stated) if scheme == row.name else None
+        block = None
+        if scheme == row.name and stored_block is not None and len(stored_block) == MATRIX:
+            block = stored_block[0], stored_block[1]
         if block == row.block or not min(row.block):
             block = None
         producers = sorted(row.recipes, key=lambda producer: producer not in likely)
         yield from _of_scheme(row, block, producers, twice=kind is not None)
-    if kind is None:
-        yield from _of_producers()
+    if kind is None:  # producers write blocks that are not those of the scheme
+        for form in WRITTEN:
+            if form.block is not None:
+                yield SchemeRecipe(form.scheme, form.recipe, form.block)
 
 
 @cache
@@ -256,17 +260,6 @@ def _becoming() -> frozenset[tuple[str, str | None]]:
     """Return each scheme with itself, and with those that its weights become with their values."""
     pairs = {(row.name, row.name) for row in schemes()}
     return frozenset(pairs.union(*(row.transcoding.forms_to for row in CONVERTED_TO)))
-
-
-def _pair(block: tuple[int, ...] | None) -> tuple[int, int] | None:
-    return None if block is None or len(block) != MATRIX else (block[0], block[1])
-
-
-def _of_producers() -> Iterator[SchemeRecipe]:
-    """List what producers write in blocks that are not those of the scheme."""
-    for row in WRITTEN:
-        if row.block is not None:
-            yield SchemeRecipe(row.scheme, row.recipe, row.block)
 
 
 def _of_scheme(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import compare
@@ -16,22 +15,25 @@ from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
     Pairs,
     first_differing,
+    index_of,
     most_failing,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
 
+# Elements of whole rows on which a recipe is tried at a time.
 _SLAB_ELEMENTS = 1 << 20
+# A sample is as many whole rows as so many elements make, or one block of rows.
 _SAMPLE_ELEMENTS = 1 << 13
+# Of blocks of several rows: two of 128 columns.
 _SAMPLE_COLUMNS = 256
-"""Of blocks of several rows: two of 128 columns."""
+# How many recipes that agree on the sample are tried on all elements.
 _PROVED = 6
-"""How many recipes that agree on the sample are tried on all elements."""
 
 Tried = tuple[int, int | None, int | None]
 """How many elements a recipe was tried on, for how many it is wrong, and the first of these."""
 
+# What is tried, and whether any of it needs the largest magnitude of a tensor.
 _Candidates = tuple[Sequence[SchemeRecipe], bool]
-"""What is tried, and whether any of it needs the largest magnitude of a tensor."""
 
 Matrices = tuple[NDArray[Any], NDArray[Any]]
 """Some whole rows of two tensors."""
@@ -48,7 +50,7 @@ class SchemeProver:
 
     def __init__(self, threads: int | None) -> None:
         self.threads = threads
-        self.known: list[SchemeRecipe] = []
+        self.recipes_found: list[SchemeRecipe] = []
         self._in_vain: dict[str | None, int] = {}
         self._last: tuple[Sequence[SchemeRecipe], _Candidates] = (), ([], False)
 
@@ -56,18 +58,21 @@ class SchemeProver:
         """Return what is tried for a weight, what was found before first."""
         scheme = None if weight is None else weight.scheme
         if self._in_vain.get(scheme, 0) >= self.PATIENCE:
-            return _with_need(self.known)
+            return _with_need(self.recipes_found)
         recipes = scheme_recipes(weight, axes)
         if recipes != self._last[0]:
-            self._last = recipes, _with_need(dict.fromkeys([*self.known, *recipes]))
+            self._last = recipes, _with_need(dict.fromkeys([*self.recipes_found, *recipes]))
         return self._last[1]
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
         """Take note of what was found of a weight."""
         scheme = None if weight is None else weight.scheme
         self._in_vain[scheme] = 0 if best is not None else self._in_vain.get(scheme, 0) + 1
-        if best is not None and self.known[:1] != [best]:
-            self.known = [best, *(recipe for recipe in self.known if recipe != best)]
+        if best is not None and self.recipes_found[:1] != [best]:
+            self.recipes_found = [
+                best,
+                *(recipe for recipe in self.recipes_found if recipe != best),
+            ]
             self._last = (), ([], False)
 
 
@@ -130,14 +135,16 @@ class SchemeSearch:
         if there is one alone, with a scale of its own or a shared one, it is tried without these.
         """
         candidates = self.candidates()
-        known = [
-            recipe for recipe in self._prover.known if recipe.cost == 1 and recipe in candidates
+        likely = [
+            recipe
+            for recipe in self._prover.recipes_found
+            if recipe.cost == 1 and recipe in candidates
         ]
-        known.sort(key=lambda recipe: not recipe.shares)
+        likely.sort(key=lambda recipe: not recipe.shares)
         are_several = (
-            len(known) > 1 and len({replace(recipe, shares=False) for recipe in known}) > 1
+            len(likely) > 1 and len({replace(recipe, shares=False) for recipe in likely}) > 1
         )
-        for recipe in known:
+        for recipe in likely:
             if are_several:
                 sample = self._sample(recipe)
                 if sample is None or self._different(recipe, *sample) != 0:
@@ -149,7 +156,7 @@ class SchemeSearch:
             break
         return self._trial
 
-    def proved(self) -> CastExplanation | None:
+    def proof(self) -> CastExplanation | None:
         """Return the recipe that is right for every element, if the trial has shown that."""
         trial = self._trial
         explanation = None if trial is None else trial.explanation()
@@ -162,22 +169,22 @@ class SchemeSearch:
         """Return the recipe that is right, or right but for a few elements; None without."""
         if not self.candidates():
             return None
-        if (proved := self.proved()) is not None:
-            return proved
-        chosen: SchemeRecipe | None = None
+        if (proof_of_trial := self.proof()) is not None:
+            return proof_of_trial
+        best_recipe: SchemeRecipe | None = None
         best: CastExplanation | None = None
         for candidate in self.agreeing()[:_PROVED]:
             trial = SchemeTrial(self, candidate)
             for matrices in self._matrices(trial.most_elements):
-                trial.take(*trial.tried(*matrices))
+                trial.take(*trial.try_rows(*matrices))
                 if trial.has_failed:
                     break
             proof = trial.explanation()
             if proof is not None and (best is None or proof.disagreeing < best.disagreeing):
-                best, chosen = proof, candidate
+                best, best_recipe = proof, candidate
                 if proof.every_element:
                     break
-        self._prover.remember(self._weight, chosen)
+        self._prover.remember(self._weight, best_recipe)
         return best
 
     def agreeing(self, *, is_one_enough: bool = False) -> list[SchemeRecipe]:
@@ -199,25 +206,23 @@ class SchemeSearch:
 
     def _sample(self, candidate: SchemeRecipe) -> Matrices | None:
         step = candidate.row_step(self.shape)
-        sample = None if step is None else self._first_rows(_slab_size(self.shape, step))
+        sample = None if step is None else next(self._matrices(_slab_size(self.shape, step)), None)
         if sample is None or step == 1:
             return sample
         return sample[0][:, :_SAMPLE_COLUMNS], sample[1][:, :_SAMPLE_COLUMNS]
 
-    def _first_rows(self, size: int) -> Matrices | None:
-        """Read rows of so many elements, or all."""
-        return next(self._matrices(size), None)
-
     def _matrices(self, size: int) -> Iterator[Matrices]:
         """Read rows of so many elements at a time."""
         shape = -1, self.shape[-1]
-        return ((left.reshape(shape), right.reshape(shape)) for left, right in self._pairs(size))
+        return (
+            (original.reshape(shape), copy.reshape(shape)) for original, copy in self._pairs(size)
+        )
 
     def _different(
-        self, candidate: SchemeRecipe, left: NDArray[Any], right: NDArray[Any]
+        self, candidate: SchemeRecipe, original: NDArray[Any], copy: NDArray[Any]
     ) -> int | None:
-        result = self.applied(candidate, left)
-        return None if result is None else compare(result, right, threads=self.threads).different
+        result = self.apply(candidate, original)
+        return None if result is None else compare(result, copy, threads=self.threads).different
 
     def amax(self, candidate: SchemeRecipe) -> float | None:
         """Return the largest magnitude that scales of the whole are for; None if none are."""
@@ -225,7 +230,7 @@ class SchemeSearch:
             return None
         return self._amax_of_fused if candidate.shares else self._amax
 
-    def applied(self, candidate: SchemeRecipe, matrix: NDArray[Any]) -> NDArray[Any] | None:
+    def apply(self, candidate: SchemeRecipe, matrix: NDArray[Any]) -> NDArray[Any] | None:
         """Return what a recipe makes of some rows; None if its scheme cannot hold them."""
         weight = self._weight
         is_own = weight is None or (
@@ -236,7 +241,7 @@ class SchemeSearch:
         form = None if is_own else self._form[0]
         try:
             amax = self.amax(candidate)
-            return candidate.applied(matrix, self.to, amax, shape=self.shape, form=form)
+            return candidate.apply(matrix, self.to, amax, shape=self.shape, form=form)
         except (ValueError, TypeError):
             return None
 
@@ -263,19 +268,19 @@ class SchemeTrial:
         is_own = count == self._size and not self.recipe.shares
         return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 
-    def tried(self, left: NDArray[Any], right: NDArray[Any]) -> Tried:
+    def try_rows(self, original: NDArray[Any], copy: NDArray[Any]) -> Tried:
         """Try it on rows, and return what `take` takes."""
-        left, right = (array.reshape(-1, self._search.shape[-1]) for array in (left, right))
-        result = None if self.has_failed else self._search.applied(self.recipe, left)
+        original, copy = (array.reshape(-1, self._search.shape[-1]) for array in (original, copy))
+        result = None if self.has_failed else self._search.apply(self.recipe, original)
         if result is None:
-            return left.size, None, None
-        different, place = compare(result, right, threads=1).different, None
+            return original.size, None, None
+        different, place = compare(result, copy, threads=1).different, None
         if different:
-            place = first_differing(result.reshape(-1), right.reshape(-1))
-        return left.size, different, place
+            place = first_differing(result.reshape(-1), copy.reshape(-1))
+        return original.size, different, place
 
     def take(self, count: int, different: int | None, place: int | None) -> None:
-        """Take the results of `tried` in the order of the rows."""
+        """Take the results of `try_rows` in the order of the rows."""
         if self.has_failed or different is None:
             self.has_failed = True
             return
@@ -289,10 +294,7 @@ class SchemeTrial:
         """Return what was proved; None if the recipe does not explain the tensor."""
         if self.has_failed or self._count < self._size:
             return None
-        place = self._place
-        index = (
-            None if place is None else tuple(map(int, np.unravel_index(place, self._search.shape)))
-        )
+        index = index_of(self._place, self._search.shape)
         return CastExplanation(
             self.recipe.text(), self.recipe.to_dict(), self._count, self._disagreeing, index
         )

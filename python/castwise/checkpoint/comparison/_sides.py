@@ -30,8 +30,8 @@ from castwise.quantization.producers.found import prefixed
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.weights.decoding import Decoding, Slab
 
+# Of a tensor: two of them, and what is computed of them, lie in the caches of a core.
 _PIECE_BYTES = 1 << 20
-"""Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""
 
 
 StoredRows = tuple[Decoding, Slab]
@@ -49,15 +49,15 @@ class Side:
         source: Checkpoint,
         decide: Decide | None = None,
         *,
-        asked: str | None = None,
+        format_asked: str | None = None,
         options: CastOptions | None = None,
     ) -> None:
         self.names: dict[str, tuple[Reader, str]] = {}
         self.metadata: dict[str, str] = {}
+        # The quantised weights that are decoded, by the names that they then have.
         self.weights: dict[str, QuantizedWeight] = {}
-        """The quantised weights that are decoded, by the names that they then have."""
         self._targets: dict[str, str] = {}
-        self._asked = asked
+        self._format_asked = format_asked
         self._options = options or CastOptions()
         for component in source.components:
             StoredTensors(component.shards)  # which refuses two tensors of a name
@@ -66,43 +66,43 @@ class Side:
                     self.names[component.prefix + name] = reader, name
                 if decide is not None:
                     self._targets |= {
-                        component.prefix + planned.info.name: planned.target
-                        for planned in decide(reader.tensors.values(), component.prefix)
-                        if planned.target is not None and planned.is_cast
+                        component.prefix + plan.info.name: plan.target
+                        for plan in decide(reader.tensors.values(), component.prefix)
+                        if plan.target is not None and plan.is_cast
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
-        self._source = self._stored = source
-        self.transposed: set[str] = set()
-        """Tensors whose matrices are read the other way round."""
+        self._source = self._stored_source = source
+        # Tensors whose matrices are read the other way round.
+        self.transposed_names: set[str] = set()
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
         self._is_folder = source.is_folder
-        self._opened: Reader | None = None
+        self._open_reader: Reader | None = None
 
     @classmethod
-    def decoded(
+    def decode(
         cls,
-        opened: Checkpoint,
-        beside: Checkpoint,
+        source: Checkpoint,
+        other: Checkpoint,
         *,
         dtype: object,
         arithmetic: Arithmetic,
         threads: int | None,
         decide: Decide | None = None,
     ) -> Side:
-        """Return a checkpoint whose quantised weights are decoded, as `beside` names its tensors.
+        """Return a checkpoint whose quantised weights are decoded, as `other` names its tensors.
 
         `decide` says what its other tensors are cast to.
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
         decoding = replace(decoding, counts_losses=False)  # which no comparison reports
-        derived = decode_checkpoint(opened, decoding, is_file=not beside.is_folder)
-        for plan in derived.plans:
+        derivation = decode_checkpoint(source, decoding, is_file=not other.is_folder)
+        for plan in derivation.plans:
             plan.warn()
-        asked = None if dtype is None else decoding.format
+        format_asked = None if dtype is None else decoding.format
         options = CastOptions(threads=threads)
-        side = cls(derived.source, decide, asked=asked, options=options)
-        side._stored = opened
-        for plan in derived.plans:
+        side = cls(derivation.source, decide, format_asked=format_asked, options=options)
+        side._stored_source = source
+        for plan in derivation.plans:
             if plan.quantization is not None:
                 weights = prefixed(plan.quantization, plan.prefix).weights
                 side.weights |= {weight.name: weight for weight in weights}
@@ -119,41 +119,38 @@ class Side:
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self.info(name).shape
-        return (*shape[:-2], *shape[:-3:-1]) if name in self.transposed else shape
+        return (*shape[:-2], *shape[:-3:-1]) if name in self.transposed_names else shape
 
     def format(self, name: str, of_other: str | None) -> str | None:
         """Return the format in which a tensor comes; a decoded one as the other wants it."""
-        derived = self._derived(name)
-        if derived is None:
+        tensor = self._derived_tensor(name)
+        if tensor is None:
             return self._targets.get(name, self.info(name).format)
         if not self.is_decoded(name):
-            return derived.format
-        if self._asked is None and of_other in FORMATS:
+            return tensor.format
+        if self._format_asked is None and of_other in FORMATS:
             return of_other
-        return self._asked or BF16
+        return self._format_asked or BF16
 
     def is_decoded(self, name: str) -> bool:
         """Return True for a quantised weight that is decoded as it is read."""
-        reader, stored_name = self.names[name]
-        return (
-            isinstance(reader, DerivedReader)
-            and reader.derivation == "decode"
-            and reader.derived(stored_name) is not None
-        )
+        reader = self.names[name][0]
+        is_decoder = isinstance(reader, DerivedReader) and reader.derivation == "decode"
+        return is_decoder and self._derived_tensor(name) is not None
 
-    def _derived(self, name: str) -> DerivedTensor | None:
+    def _derived_tensor(self, name: str) -> DerivedTensor | None:
         reader, stored_name = self.names[name]
         return reader.derived(stored_name) if isinstance(reader, DerivedReader) else None
 
     def decoding(self, name: str) -> Decoding | None:
         """Return how a tensor is decoded, its files open; None for one that is not quantised."""
-        derived = self._derived(name)
+        tensor = self._derived_tensor(name)
         self._open(self.names[name][0])
-        return None if derived is None else derived.decoding
+        return None if tensor is None else tensor.decoding
 
     def is_cast(self, name: str) -> bool:
         """Return True for a tensor that a map makes another format of, or codes and scales."""
-        return name in self._targets or self._derived(name) is not None
+        return name in self._targets or self._derived_tensor(name) is not None
 
     @property
     def decodes(self) -> bool:
@@ -171,7 +168,7 @@ class Side:
         if counts is None:
             counts = repeat(piece_elements(to, _PIECE_BYTES))
         arrays = self._pieces(name, to, next(iter(counts), 1))
-        if name in self.transposed and 0 not in self.shape(name):
+        if name in self.transposed_names and 0 not in self.shape(name):
             rows, columns = self.info(name).shape[-2:]
             matrices = in_pieces(arrays, repeat(rows * columns))
             arrays = (
@@ -185,17 +182,19 @@ class Side:
         if target is None:
             yield from self._stored_pieces(name, to, count)
             return
-        stored = self._stored_pieces(name, self.info(name).format, count)
+        stored_pieces = self._stored_pieces(name, self.info(name).format, count)
         if self._options.count_places:
-            stored = iter([np.concatenate([*stored])] if math.prod(self.shape(name)) else [])
+            stored_pieces = iter(
+                [np.concatenate([*stored_pieces])] if math.prod(self.shape(name)) else []
+            )
         arguments = self._options.for_tensor(name, self.info(name).format, target)
-        for piece in stored:
+        for piece in stored_pieces:
             yield cast(piece, numpy_dtype(target), threads=self._options.threads, **arguments)
 
     def _stored_pieces(self, name: str, to: str | None, count: int) -> Iterator[NDArray[Any]]:
         reader, stored_name = self.names[name]
         self._open(reader)
-        if to is not None and isinstance(reader, DerivedReader) and self._derived(name):
+        if to is not None and isinstance(reader, DerivedReader) and self._derived_tensor(name):
             yield from (array.reshape(-1) for array in reader.slabs(stored_name, to))
             return
         elements = reader.elements(stored_name)
@@ -213,21 +212,21 @@ class Side:
 
     def _open(self, reader: Reader) -> None:
         """Open a shard, in the place of the one before: its tensors follow each other."""
-        if reader is not self._opened:
+        if reader is not self._open_reader:
             self.close()
             if self._is_folder or isinstance(reader, DerivedReader):
                 reader.__enter__()
-                self._opened = reader
+                self._open_reader = reader
 
     def close(self) -> None:
         """Close the shard that is open."""
-        if self._opened is not None:
-            opened, self._opened = self._opened, None
-            opened.__exit__(None, None, None)
+        if self._open_reader is not None:
+            reader, self._open_reader = self._open_reader, None
+            reader.__exit__(None, None, None)
 
-    def stored(self, name: str) -> NDArray[Any] | None:
+    def stored_array(self, name: str) -> NDArray[Any] | None:
         """Read a tensor as it is stored, as a whole; None if there is none of that name."""
-        for component in self._stored.components:
+        for component in self._stored_source.components:
             tensors = StoredTensors(component.shards)
             inner_name = name.removeprefix(component.prefix)
             if name.startswith(component.prefix) and inner_name in tensors:
@@ -243,16 +242,16 @@ class Side:
                 reader.check_unchanged()
 
 
-def common_format(left: str | None, right: str | None) -> str | None:
+def common_format(original: str | None, copy: str | None) -> str | None:
     """Return the format in which values of two can be compared; None if there is none."""
-    if left is None or right is None:
+    if original is None or copy is None:
         return None
-    if left == right:
-        return left
-    kinds = {format_info(name).kind for name in (left, right)}
+    if original == copy:
+        return original
+    kinds = {format_info(name).kind for name in (original, copy)}
     if "complex" in kinds:
         return "complex128" if kinds == {"complex"} else None
-    return "float32" if kinds == {"float"} and "float64" not in (left, right) else "float64"
+    return "float32" if kinds == {"float"} and "float64" not in (original, copy) else "float64"
 
 
 def piece_elements(name: str | None, nbytes: int) -> int:

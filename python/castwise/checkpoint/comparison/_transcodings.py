@@ -16,8 +16,8 @@ from castwise.quantization.arrays.views import views_of
 from castwise.quantization.weights.decoding import Decoding, Slab
 
 _SLAB_ELEMENTS = 1 << 20
+# How far global scales may be apart: the reciprocal of one is rounded, to a neighbour perhaps.
 _NEAR = 2.0**-22
-"""How far global scales may be apart: the reciprocal of one is rounded, to a neighbour perhaps."""
 
 
 def first_rows(plan: Decoding) -> QuantizedArray | None:
@@ -27,20 +27,20 @@ def first_rows(plan: Decoding) -> QuantizedArray | None:
     return plan.rows(Slab((0,) * (len(plan.cut) - 2), 0, min(plan.step, plan.cut[-2])))
 
 
-def have_same_parts(left: Decoding, right: Decoding) -> bool:
+def have_same_parts(first_plan: Decoding, second_plan: Decoding) -> bool:
     """Return True if all codes and scales of two weights are the same, but for their order."""
-    first, second = first_rows(left), first_rows(right)
-    if first is None or second is None or left.cut != right.cut:
+    original, copy = first_rows(first_plan), first_rows(second_plan)
+    if original is None or copy is None or first_plan.cut != second_plan.cut:
         return False
-    views, form = views_of(first), views_of(second)
+    views, form = views_of(original), views_of(copy)
     if views.scheme is not form.scheme or views.block != form.block:
         return False
-    if abs(_factor(first) / _factor(second) - 1) > _NEAR:
+    if abs(_factor(original) / _factor(copy) - 1) > _NEAR:
         return False
-    step = math.lcm(left.step, right.step, step_of(form))
+    step = math.lcm(first_plan.step, second_plan.step, step_of(form))
     return all(
-        _are_same(left.rows(cut), right.rows(cut))
-        for cut in replace(left, step=step).slabs(_SLAB_ELEMENTS)
+        _are_same(first_plan.rows(slab), second_plan.rows(slab))
+        for slab in replace(first_plan, step=step).slabs(_SLAB_ELEMENTS)
     )
 
 
@@ -54,16 +54,21 @@ def _factor(q: QuantizedArray) -> np.float64:
         return 1 / level if storage.global_use == "divide" else level
 
 
-def _are_same(left: QuantizedArray, right: QuantizedArray) -> bool:
-    form = of_rows(views_of(right), views_of(right).shape[0])
-    pairs: list[tuple[str, Any]] = [(DATA, right.data), (SCALES, right.scale)]
-    if (left.zero_point is None) != (right.zero_point is None):
+def _are_same(original: QuantizedArray, copy: QuantizedArray) -> bool:
+    form = of_rows(views_of(copy), views_of(copy).shape[0])
+    pairs: list[tuple[str, Any]] = [(DATA, copy.data), (SCALES, copy.scale)]
+    if (original.zero_point is None) != (copy.zero_point is None):
         return False
-    if right.zero_point is not None:
-        pairs.append((ZEROS, right.zero_point))
-    return all(_same_bytes(converted_part(left, form, key), part) for key, part in pairs)
+    if copy.zero_point is not None:
+        pairs.append((ZEROS, copy.zero_point))
+    return all(same_bytes(converted_part(original, form, key), part) for key, part in pairs)
 
 
-def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    ahead, behind = (np.ascontiguousarray(array).reshape(-1) for array in (left, right))
-    return ahead.dtype == behind.dtype and ahead.tobytes() == behind.tobytes()
+def same_bytes(original: NDArray[Any], copy: NDArray[Any]) -> bool:
+    """Return True if two arrays of a dtype have the same bytes, whatever their axes."""
+    first_bytes, second_bytes = (
+        np.ascontiguousarray(array).reshape(-1) for array in (original, copy)
+    )
+    return first_bytes.dtype == second_bytes.dtype and np.array_equal(
+        first_bytes.view(np.uint8), second_bytes.view(np.uint8)
+    )

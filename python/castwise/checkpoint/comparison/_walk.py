@@ -44,38 +44,38 @@ class PieceWalk:
     # How many pieces are computed at a time.
     workers: int
     # Called when a piece was taken.
-    moved: Callable[[], None]
+    report_progress: Callable[[], None]
 
     def over(self, pairs: Iterator[Pair], prover: Prover | None) -> set[int]:
         """Take all pieces; returns the places of the equal ones, which were not measured."""
         measures = self.measures
-        unmeasured: set[int] = set()
-        pieces = self._computed(
+        equal_places: set[int] = set()
+        pieces = self._compute_ahead(
             _PlainPiece(*pair, measures, None if prover is None else prover.attempt())
             for pair in pairs
         )
         for place, piece in enumerate(pieces):
-            self.moved()
+            self.report_progress()
             if prover is None:
-                measures.add(piece.left, piece.right, piece.compared())
+                measures.add(piece.original, piece.copy, piece.comparison_of())
                 continue
             comparison = None
             if piece.is_equal_if_plain and prover.is_plain:
-                measures.add_equal(piece.left.size)
-                prover.equal_piece(piece.left.size)
-                unmeasured.add(place)
+                measures.add_equal(piece.original.size)
+                prover.equal_piece(piece.original.size)
+                equal_places.add(place)
                 continue
-            if piece.left.dtype == piece.right.dtype and prover.is_plain:
-                comparison = piece.compared()
+            if piece.original.dtype == piece.copy.dtype and prover.is_plain:
+                comparison = piece.comparison_of()
             report = prover.try_piece(
-                piece.left, piece.right, comparison and comparison.different, piece.attempt
+                piece.original, piece.copy, comparison and comparison.different, piece.attempt
             )
             if report is None:
-                measures.add(piece.left, piece.right, piece.compared())
+                measures.add(piece.original, piece.copy, piece.comparison_of())
             else:
-                measures.add_cast(piece.left, piece.right, report, prover.most_ulps)
+                measures.add_cast(piece.original, piece.copy, report, prover.most_ulps)
         measures.locate()
-        return unmeasured
+        return equal_places
 
     def over_stored(
         self,
@@ -84,29 +84,31 @@ class PieceWalk:
         trial: SchemeTrial | None,
     ) -> None:
         """Take rows of a plain tensor beside stored ones, which a scheme may have made of them."""
-        for piece in self._computed(
+        for piece in self._compute_ahead(
             _StoredPiece(*pair, arithmetic, self.measures, trial) for pair in rows
         ):
-            self.moved()
+            self.report_progress()
             assert piece.comparison is not None, "it was computed"  # noqa: S101
-            self.measures.add(piece.left, piece.right, piece.comparison)
+            self.measures.add(piece.original, piece.copy, piece.comparison)
             if trial is not None:
-                trial.take(*piece.tried)
+                trial.take(*piece.trial_result)
 
-    def _computed(self, pieces: Iterator[_AnyPiece]) -> Iterator[_AnyPiece]:
+    def _compute_ahead(self, pieces: Iterator[_AnyPiece]) -> Iterator[_AnyPiece]:
         """Compute the pieces in their order, as many at a time as there are workers."""
-        first = next(pieces, None)
-        second = None if first is None else next(pieces, None)
-        if first is None:
+        opening = next(pieces, None)
+        next_piece = None if opening is None else next(pieces, None)
+        if opening is None:
             return
-        if second is None:
-            first.compute()
-            yield first
+        if next_piece is None:
+            opening.compute()
+            yield opening
             return
         waiting: deque[tuple[_AnyPiece, Future[None]]] = deque()
         following = self.pool.submit(next, pieces, None)
         try:
-            waiting.extend((piece, self.pool.submit(piece.compute)) for piece in (first, second))
+            waiting.extend(
+                (piece, self.pool.submit(piece.compute)) for piece in (opening, next_piece)
+            )
             while True:
                 while len(waiting) > self.workers:
                     yield _result(*waiting.popleft())
@@ -137,12 +139,12 @@ class _PlainPiece:
 
     def __init__(
         self,
-        left: NDArray[Any],
-        right: NDArray[Any],
+        original: NDArray[Any],
+        copy: NDArray[Any],
         measures: Measures,
         attempt: Attempt | None,
     ) -> None:
-        self.left, self.right = left, right
+        self.original, self.copy = original, copy
         self._measures, self.attempt = measures, attempt
         self._comparison: Comparison | None = None
         # Whether they are equal, if no recipe but the plain one is tried: else False.
@@ -150,22 +152,22 @@ class _PlainPiece:
 
     def compute(self) -> None:
         """Compute what will be asked, as far as it is known before."""
-        left, right, attempt = self.left, self.right, self.attempt
+        original, copy, attempt = self.original, self.copy, self.attempt
         if attempt is None:
-            self.compared()
+            self.comparison_of()
             return
-        if left.dtype == right.dtype and attempt.is_plain:
-            same = have_same_bits(left, right, threads=1)
-            self.is_equal_if_plain = same or not self.compared().different
+        if original.dtype == copy.dtype and attempt.recipe.is_plain:
+            same = have_same_bits(original, copy, threads=1)
+            self.is_equal_if_plain = same or not self.comparison_of().different
         elif attempt.is_due:
-            attempt.make(left, right)
+            attempt.make(original, copy)
         if not self.is_equal_if_plain and attempt.has_failed:
-            self.compared()
+            self.comparison_of()
 
-    def compared(self) -> Comparison:
+    def comparison_of(self) -> Comparison:
         """Compare and measure the two."""
         if self._comparison is None:
-            self._comparison = self._measures.compared(self.left, self.right, threads=1)
+            self._comparison = self._measures.compared(self.original, self.copy, threads=1)
         return self._comparison
 
 
@@ -174,26 +176,26 @@ class _StoredPiece:
 
     def __init__(
         self,
-        left: NDArray[Any],
+        original: NDArray[Any],
         rows: StoredRows,
         arithmetic: Arithmetic,
         measures: Measures,
         trial: SchemeTrial | None,
     ) -> None:
-        self.left = left
+        self.original = original
         # The decoded elements, or those of them that differ most.
-        self.right: Elements = {}
+        self.copy: Elements = {}
         self.comparison: Comparison | None = None
         # What the trial of a scheme gave.
-        self.tried: Tried = left.size, 0, None
+        self.trial_result: Tried = original.size, 0, None
         self._rows, self._arithmetic = rows, arithmetic
         self._measures, self._trial = measures, trial
 
     def compute(self) -> None:
         """Compare the two, and try the scheme."""
         decoding, slab = self._rows
-        plain = self.left.reshape(-1, decoding.cut[-1])
-        found = values = None
+        plain = self.original.reshape(-1, decoding.cut[-1])
+        row_comparison = values = None
         trial = self._trial if self._trial is not None and not self._trial.has_failed else None
         if decoding.values is not None:
             values = cast(decoding.values(slab), plain.dtype, threads=1)
@@ -201,15 +203,15 @@ class _StoredPiece:
             q = decoding.rows(slab)
             options = (None, None) if trial is None else trial.quantize_options(plain.size)
             measure = not self._measures.is_counted
-            found = compare_rows(plain, q, self._arithmetic, *options, measure=measure)
-            if found is None or not (found.is_made or trial is None):
+            row_comparison = compare_rows(plain, q, self._arithmetic, *options, measure=measure)
+            if row_comparison is None or not (row_comparison.is_made or trial is None):
                 values = dequantize(q, plain.dtype, arithmetic=self._arithmetic, threads=1)
-        if found is not None:
-            self.comparison, is_made, self.right = found
+        if row_comparison is not None:
+            self.comparison, is_made, self.copy = row_comparison
         else:
             assert values is not None, "it was decoded"  # noqa: S101
-            self.right, is_made = values.reshape(-1), False
-            self.comparison = self._measures.compared(self.left, self.right, threads=1)
+            self.copy, is_made = values.reshape(-1), False
+            self.comparison = self._measures.compared(self.original, self.copy, threads=1)
         if trial is not None and not is_made:
             assert values is not None, "it was decoded"  # noqa: S101
-            self.tried = trial.tried(plain, values)
+            self.trial_result = trial.try_rows(plain, values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -15,20 +14,20 @@ from castwise._numbers import is_real
 from castwise._options import Arithmetic, MapArgument, PathArgument
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint.comparison._comparing import Comparing, worker_count
-from castwise.checkpoint.comparison._pairing import paired, rename_mapping
+from castwise.checkpoint.comparison._pairing import pair_tensors, rename_mapping
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison.results import Diff, TensorDiff, severity
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.plan import Decide, decided
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
 from castwise.checkpoint.requests.cast import chosen_dtypes
-from castwise.checkpoint.results.report import Progress, ProgressMeter
+from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument
 
 _KEPT_BYTES = 16 << 20
+# Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a fraction
+# of the time of a comparison.
 _MOST_DECODERS = 2
-"""Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a
-fraction of the time of a comparison."""
 
 
 def diff(
@@ -100,48 +99,47 @@ def diff(
 
     """
     tolerances = _tolerances(rtol, atol)
-    workers = worker_count(threads)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
-    asked = None if dtypes is not None else dtype
+    format_asked = None if dtypes is not None else dtype
     paths = {"first": first, "second": second} | (
         {} if reference is None else {"reference": reference}
     )
     with ExitStack() as stack:
-        opened = [
+        checkpoints = [
             stack.enter_context(open_checkpoint(source_path(path, name), decodes=True))
             for name, path in paths.items()
         ]
         decide: Decide | None = None
         if dtypes is not None:
             if dtypes.is_general:
-                dtypes = CheckpointModel(opened[0]).bound(dtypes)
+                dtypes = CheckpointModel(checkpoints[0]).bound(dtypes)
             decide = partial(decided, dtypes)
-        left, right, *others = (
-            Side.decoded(
+        first_side, second_side, *others = (
+            Side.decode(
                 source,
-                opened[place == 0],
-                dtype=asked,
+                checkpoints[place == 0],
+                dtype=format_asked,
                 arithmetic=arithmetic,
-                threads=min(workers, _MOST_DECODERS),
+                threads=min(worker_count(threads), _MOST_DECODERS),
                 decide=decide if place == 0 else None,
             )
-            for place, source in enumerate(opened)
+            for place, source in enumerate(checkpoints)
         )
-        for side in (left, right, *others):
+        for side in (first_side, second_side, *others):
             stack.callback(side.close)
-        pairing = paired(left, right, rename_mapping(rename, left, right))
+        pairing = pair_tensors(
+            first_side, second_side, rename_mapping(rename, first_side, second_side)
+        )
         comparing = Comparing(
-            left,
-            right,
+            first_side,
+            second_side,
             arithmetic,
             threads=threads,
-            pool=stack.enter_context(ThreadPoolExecutor(workers + 1)),
             reference=others[0] if others else None,
             tolerances=tolerances,
         )
         # Blocks up to the largest that was freed are not mapped anew by glibc, as pieces would be.
         np.empty(_KEPT_BYTES, np.uint8)
-        meter = ProgressMeter(sum(left.info(name).nbytes for name in pairing.pairs), progress)
         tensors = [
             TensorDiff(name, reason, tied_to=tied, beyond=tolerances and 1)
             for reason, lonely in (
@@ -150,19 +148,13 @@ def diff(
             )
             for name, tied in lonely.items()
         ]
-        for name, other in pairing.pairs.items():
-            meter.starts(name)
-            tensors.append(comparing.compared(name, other, meter))
-            meter.finished(left.info(name).nbytes)
-        meter.starts(None)
-        for side in (left, right, *others):
-            side.check_unchanged()
+        tensors += comparing.compare_all(pairing.pairs, progress)
         return Diff(
             str(first),
             str(second),
             None if reference is None else str(reference),
             tuple(sorted(tensors, key=severity)),
-            _metadata(left, right),
+            _metadata(first_side, second_side),
             tolerances is not None,
         )
 
@@ -176,13 +168,13 @@ def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] |
     return rtol or 0.0, atol or 0.0
 
 
-def _metadata(left: Side, right: Side) -> dict[str, tuple[str | None, str | None]]:
+def _metadata(original: Side, copy: Side) -> dict[str, tuple[str | None, str | None]]:
     """Return the keys of metadata that differ; none where one of the two is decoded."""
-    if left.decodes or right.decodes:
+    if original.decodes or copy.decodes:
         return {}
-    ahead, behind = left.metadata, right.metadata
+    first_pairs, second_pairs = original.metadata, copy.metadata
     return {
-        key: (ahead.get(key), behind.get(key))
-        for key in dict.fromkeys([*ahead, *behind])
-        if ahead.get(key) != behind.get(key)
+        key: (first_pairs.get(key), second_pairs.get(key))
+        for key in dict.fromkeys([*first_pairs, *second_pairs])
+        if first_pairs.get(key) != second_pairs.get(key)
     }

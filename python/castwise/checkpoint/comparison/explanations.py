@@ -18,22 +18,27 @@ from castwise.text.brief import brief_fields
 Pairs = Callable[[int], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 """Reads two tensors again, in flat pieces of so many elements; 0 leaves that open."""
 
+# Elements of a piece that are spread evenly over it.
 _SPREAD = 1 << 14
-"""Elements of a piece that are spread evenly over it."""
+# Of these, those that say whether a larger number of A became a smaller one of B.
 _FEW = 1 << 10
-"""Of these, those that say whether a larger number of A became a smaller one of B."""
+# No cast is searched for if it is certain to be wrong for one in so many elements.
 _REVERSED = 16
-"""No cast is searched for if it is certain to be wrong for one in so many elements."""
+# Elements that are searched at a time for the first that differs.
 _CHUNK = 1 << 16
 _WORD_BYTES = 8
+# A sample also takes of a piece: elements beyond the range of B, or below its normal numbers.
 _NOTABLE = 1 << 10
+# And those for which the recipe is wrong that was tried before.
 _FAILING = 1 << 12
+# In one tensor: each search tries all recipes on a sample.
 _SEARCHES = 3
+# Searches that find nothing, one after the other, after which only known recipes are tried.
 _PATIENCE = 8
-"""Searches that find nothing, one after the other, after which only known recipes are tried."""
+# How often pieces before the one where a recipe was found are read again, as it may fail there.
 _WALKS = 3
+# A recipe explains nothing if it is wrong for more than one in so many elements, and for two.
 _MOST_FAILING = 64
-"""A recipe explains nothing if it is wrong for more than one in so many elements, and for two."""
 
 
 def most_failing(count: int) -> int:
@@ -112,18 +117,18 @@ class KnownRecipes:
     def best(self, sample: Sample, recipe: Recipe) -> Recipe:
         """Return the best recipe on a sample, where `recipe` fails."""
         pair = sample.source, sample.target
-        known = self._recipes.setdefault(pair, [])
-        candidates = [recipe, *(other for other in known if other != recipe)]
-        chosen, score = sample.best_of(candidates)
+        recipes = self._recipes.setdefault(pair, [])
+        candidates = [recipe, *(other for other in recipes if other != recipe)]
+        best_recipe, score = sample.best_of(candidates)
         in_vain = self._in_vain.get(pair, 0)
         if not score or in_vain >= _PATIENCE:
-            return chosen
-        chosen, score = sample.best()
+            return best_recipe
+        best_recipe, score = sample.best()
         explains = score <= most_failing(sample.size)
         self._in_vain[pair] = 0 if explains else in_vain + 1
-        if explains and chosen not in known:
-            known.append(chosen)
-        return chosen
+        if explains and best_recipe not in recipes:
+            recipes.append(best_recipe)
+        return best_recipe
 
 
 class Attempt:
@@ -139,21 +144,19 @@ class Attempt:
         self.different: int | None = None
         # Of the cast, if that says all.
         self.report: CastReport | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """True for one cast, to the nearest."""
-        return self.recipe.is_plain
+        # What is not B.
+        self.result: NDArray[Any] | None = None
 
     @property
     def has_failed(self) -> bool:
         """True if the piece will be measured, as no recipe explains it."""
         return not self.is_due or bool(self.different)
 
-    def make(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+    def make(self, original: NDArray[Any], copy: NDArray[Any]) -> None:
         """Try the recipe."""
-        result, self.report = self.recipe.applied_fully(left, self._target, 1)
-        self.different = compare(result, right, threads=1).different
+        result, self.report = self.recipe.applied_fully(original, self._target, 1)
+        self.different = compare(result, copy, threads=1).different
+        self.result = result if self.different else None
 
 
 class Prover:
@@ -163,11 +166,11 @@ class Prover:
     """
 
     def __init__(
-        self, source: str, target: str, size: int, known: KnownRecipes, threads: int | None
+        self, source: str, target: str, size: int, recipes_found: KnownRecipes, threads: int | None
     ) -> None:
         self._source, self._target, self._threads = source, target, threads
         self._size = size
-        self._known = known
+        self._recipes_found = recipes_found
         self._sample: Sample | None = None
         self._searches = _SEARCHES
         self._recipe = Recipe()
@@ -202,8 +205,8 @@ class Prover:
 
     def try_piece(
         self,
-        left: NDArray[Any],
-        right: NDArray[Any],
+        original: NDArray[Any],
+        copy: NDArray[Any],
         different: int | None = None,
         attempt: Attempt | None = None,
     ) -> CastReport | None:
@@ -213,98 +216,93 @@ class Prover:
         is one that was made before, with this recipe or another.
         """
         start = self._count
-        self._count += left.size
+        self._count += original.size
         if self.is_hopeless:
             return None
-        result, report = left, None
+        result, report = original, None
         if different is None:
             if attempt is None or attempt.different is None or attempt.recipe != self._recipe:
                 attempt = self.attempt()
-                attempt.make(left, right)
+                attempt.make(original, copy)
             different, report = attempt.different, attempt.report
-            if different:
-                result, _ = self._applied(left)
+            result = original if attempt.result is None else attempt.result
         if not different:
             return report
         if self._searches:
             self._searches -= 1
-            chosen = self._searched(left, right, result)
-            if chosen != self._recipe:
-                self._recipe, self._begin = chosen, start
+            recipe = self._search(original, copy, result)
+            if recipe != self._recipe:
+                self._recipe, self._begin = recipe, start
                 self._disagreeing, self._place = 0, None
-                result, report = self._applied(left)
-                different = compare(result, right, threads=self._threads).different
+                result, report = recipe.applied_fully(original, self._target, self._threads)
+                different = compare(result, copy, threads=self._threads).different
                 if not different:
                     return report
-        self._failed(result, right, different, start)
+        self._disagreeing += different
+        if different and self._place is None and not self.is_hopeless:
+            self._place = start + first_differing(result, copy)
         return None
 
     def try_all(self, pairs: Pairs) -> None:
         """Try the recipe on all pieces."""
-        for left, right in pairs(0):
-            self.try_piece(left, right)
-
-    def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
-        """Return what the recipe makes of a piece, with a report if that says all."""
-        return self._recipe.applied_fully(left, self._target, self._threads)
+        for original, copy in pairs(0):
+            self.try_piece(original, copy)
 
     def equal_piece(self, count: int) -> None:
         """Count a piece that is the same in both."""
         self._count += count
 
-    def _failed(
-        self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
-    ) -> None:
-        self._disagreeing += different
-        if different and self._place is None and not self.is_hopeless:
-            self._place = start + first_differing(result, right)
-
-    def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
+    def _search(self, original: NDArray[Any], copy: NDArray[Any], result: NDArray[Any]) -> Recipe:
         """Take a sample of a piece where the recipe fails, and return the best one on all."""
-        if self._is_reversed(left, right):
+        if self._is_reversed(original, copy):
             return self._recipe
         if self._sample is None:
-            for recipe in self._known.of(self._source, self._target):
-                again = recipe.applied(left, self._target, self._threads)
-                if not compare(again, right, threads=self._threads).different:
+            for recipe in self._recipes_found.of(self._source, self._target):
+                values = recipe.applied(original, self._target, self._threads)
+                if not compare(values, copy, threads=self._threads).different:
                     return recipe
             self._sample = Sample(self._source, self._target)
-        failing = _differing(result, right)
-        spread = np.linspace(0, left.size - 1, min(_SPREAD, left.size)).astype(np.intp)
-        places = [_thinned(failing, _FAILING), spread, self._notable(left)]
-        self._sample.add(left, right, np.concatenate(places))
-        return self._known.best(self._sample, self._recipe)
+        failing = _differing(result, copy)
+        regular = np.linspace(0, original.size - 1, min(_SPREAD, original.size)).astype(np.intp)
+        places = [_thin_out(failing, _FAILING), regular, self._notable(original)]
+        self._sample.add(original, copy, np.concatenate(places))
+        return self._recipes_found.best(self._sample, self._recipe)
 
-    def _is_reversed(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
+    def _is_reversed(self, first_piece: NDArray[Any], second_piece: NDArray[Any]) -> bool:
         """Return True if larger numbers became smaller ones too often, which no cast does."""
         kinds = {format_info(name).kind for name in (self._source, self._target)}
         if kinds != {"float"}:
             return False
-        spread = np.linspace(0, left.size - 1, min(_FEW, left.size)).astype(np.intp)
+        regular = np.linspace(0, first_piece.size - 1, min(_FEW, first_piece.size)).astype(np.intp)
         with np.errstate(all="ignore"):
-            ahead, behind = left[spread].astype(np.float64), right[spread].astype(np.float64)
-        finite = np.isfinite(ahead) & np.isfinite(behind)
-        ahead, behind = ahead[finite], behind[finite]
-        order = np.lexsort((behind, ahead))
+            sources, results = (
+                first_piece[regular].astype(np.float64),
+                second_piece[regular].astype(np.float64),
+            )
+        finite = np.isfinite(sources) & np.isfinite(results)
+        sources, results = sources[finite], results[finite]
+        order = np.lexsort((results, sources))
         # Of each pair of neighbours in this order, a cast is wrong for one at least.
         pairs = order[: order.size // 2 * 2].reshape(-1, 2)
-        lower, upper = ahead[pairs].T
-        first, second = behind[pairs].T
-        reversed_pairs = np.where(lower == upper, first != second, first > second)
-        return int(np.count_nonzero(reversed_pairs)) * _REVERSED > spread.size
+        lower, upper = sources[pairs].T
+        lower_result, upper_result = results[pairs].T
+        reversed_pairs = np.where(
+            lower == upper, lower_result != upper_result, lower_result > upper_result
+        )
+        return int(np.count_nonzero(reversed_pairs)) * _REVERSED > regular.size
 
-    def _notable(self, left: NDArray[Any]) -> NDArray[np.intp]:
+    def _notable(self, original: NDArray[Any]) -> NDArray[np.intp]:
         """Return where elements are beyond the range of B, or below its normal numbers."""
         source, target = format_info(self._source), format_info(self._target)
         if source.kind != "float" or target.kind != "float":
             return np.empty(0, np.intp)
         with np.errstate(all="ignore"):
-            magnitudes = np.abs(left.astype(np.float32))
+            magnitudes = np.abs(original.astype(np.float32))
             usual = (magnitudes >= max(target.smallest_normal, source.smallest_normal)) & (
                 magnitudes <= target.max
             )
         largest = np.array([np.argmax(magnitudes)], np.intp)
-        return np.concatenate([_thinned(np.flatnonzero(~usual), _NOTABLE), largest])
+        return np.concatenate([_thin_out(np.flatnonzero(~usual), _NOTABLE), largest])
 
     def explanation(self, pairs: Pairs, shape: tuple[int, ...]) -> CastExplanation | None:
         """Return what was proved; reads again what the recipe was not tried on."""
@@ -319,13 +317,12 @@ class Prover:
                 break
         if self._begin or self._disagreeing > most_failing(self._count):
             return self._between_neighbours(pairs)
-        place = self._place
         return CastExplanation(
             self._recipe.text(self._source, self._target),
             self._recipe.to_dict(),
             self._count,
             self._disagreeing,
-            None if place is None else tuple(int(axis) for axis in np.unravel_index(place, shape)),
+            index_of(self._place, shape),
         )
 
     def _between_neighbours(self, pairs: Pairs) -> CastExplanation | None:
@@ -334,10 +331,10 @@ class Prover:
         if self._source == self._target or kinds != {"float"}:
             return None
         ends = [Recipe("towards-negative"), Recipe("towards-positive")]
-        for left, right in pairs(0):
-            below, above = (end.applied(left, self._target, self._threads) for end in ends)
-            others = _differing(below, right)
-            if _differing(above[others], right[others]).size:
+        for original, copy in pairs(0):
+            lower, upper = (end.applied(original, self._target, self._threads) for end in ends)
+            others = _differing(lower, copy)
+            if _differing(upper[others], copy[others]).size:
                 return None
         return CastExplanation(
             "B is A rounded down or up, as by stochastic rounding of a seed that is not known",
@@ -347,47 +344,56 @@ class Prover:
 
     def _walk_again(self, pairs: Pairs, end: int) -> None:
         """Try the recipe on the elements before `end`; on all if another is found there."""
-        total, later = self._count, (self._disagreeing, self._place)
+        total, rest = self._count, (self._disagreeing, self._place)
         recipe = self._recipe
         self._count = self._begin = self._disagreeing = 0
         self._place = None
-        for left, right in pairs(0):
+        for original, copy in pairs(0):
             if self._recipe == recipe and self._count >= end:
                 break
-            self.try_piece(left, right)
+            self.try_piece(original, copy)
         if self._recipe == recipe:
-            self._disagreeing += later[0]
-            self._place = later[1] if self._place is None else self._place
+            self._disagreeing += rest[0]
+            self._place = rest[1] if self._place is None else self._place
             self._begin = 0
         self._count = total
 
 
-def first_differing(left: NDArray[Any], right: NDArray[Any]) -> int:
+def index_of(place: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the index of an element by its place in C order; None of none."""
+    return None if place is None else tuple(map(int, np.unravel_index(place, shape)))
+
+
+def first_differing(original: NDArray[Any], copy: NDArray[Any]) -> int:
     """Return the first place of `_differing`, of which there is one."""
-    for start in range(0, left.size, _CHUNK):
-        cut = slice(start, start + _CHUNK)
-        if (places := _differing(left[cut], right[cut])).size:
+    for start in range(0, original.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        if (places := _differing(original[part], copy[part])).size:
             return start + int(places[0])
     raise AssertionError("nothing differs")
 
 
-def _thinned(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+def _thin_out(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     """Return some places, or as many of them as are wanted, spread evenly."""
     if places.size <= most:
         return places
     return places[np.linspace(0, places.size - 1, most).astype(np.intp)]
 
 
-def _differing(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.intp]:
+def _differing(original: NDArray[Any], copy: NDArray[Any]) -> NDArray[np.intp]:
     """Return where two arrays of a format differ in other bits than those of NaN."""
-    width = min(left.dtype.itemsize, _WORD_BYTES)  # complex128 has two words
-    ahead, behind = (
+    width = min(original.dtype.itemsize, _WORD_BYTES)  # complex128 has two words
+    first_words, second_words = (
         np.ascontiguousarray(array).view(f"u{width}").reshape(array.size, -1)
-        for array in (left, right)
+        for array in (original, copy)
     )
-    differ = (ahead != behind).any(axis=1) if ahead.shape[1] > 1 else (ahead != behind)[:, 0]
+    differ = (
+        (first_words != second_words).any(axis=1)
+        if first_words.shape[1] > 1
+        else (first_words != second_words)[:, 0]
+    )
     places = np.flatnonzero(differ)
     with np.errstate(all="ignore"):
-        both_nan = (left[places] != left[places]) & (right[places] != right[places])
+        both_nan = (original[places] != original[places]) & (copy[places] != copy[places])
     numbers: NDArray[np.intp] = places[~both_nan]
     return numbers

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._options import ConsumerName
+from castwise.arrays.measures import plain_fields
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -19,7 +20,7 @@ from castwise.checkpoint.loading.check import (
     LLAMA_CPP,
     check_file,
     check_loading,
-    listed,
+    problem_lines,
     unknown_tensors,
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
@@ -34,8 +35,8 @@ from castwise.rendering.sheet import Lines, Sheet
 from castwise.text.brief import brief, counted, cut
 from castwise.text.wording import argument, given
 
+# Of the name of a model, which may be any text.
 _LETTERS = 60
-"""Of the name of a model, which may be any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +84,22 @@ class LoadingCheck(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return a line for each kind of problem, and the verdict."""
-        checked = ""
+        count_text = ""
         if self.architectures:
             names = ", ".join(self.architectures)
-            checked = f", {counted(self.tensors, 'tensor')} of {names} checked"
+            count_text = f", {counted(self.tensors, 'tensor')} of {names} checked"
         if self.loads is None:
             verdict = []
         elif self.loads:
-            verdict = [f"{self.consumer} loads it{checked}"]
+            verdict = [f"{self.consumer} loads it{count_text}"]
         else:
             count = counted(len(self.problems), "problem")
-            verdict = [f"{self.consumer} does not load it as it stands: {count}{checked}"]
-        return [Lines([*listed(self.problems), *self.unknown, *verdict])]
+            verdict = [f"{self.consumer} does not load it as it stands: {count}{count_text}"]
+        return [Lines([*problem_lines(self.problems), *self.unknown, *verdict])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "source": self.source,
-            "consumer": self.consumer,
-            "loads": self.loads,
-            "architectures": list(self.architectures),
-            "tensors": self.tensors,
-            "problems": [asdict(problem) for problem in self.problems],
-            "unknown": list(self.unknown),
-        }
+        return {"schema": SCHEMA, **plain_fields(self, loads="consumer")}
 
 
 def verify_loading(
@@ -157,9 +149,11 @@ def verify_loading(
             f"{', '.join(CHECKED)}"
         )
     path = source_path(source, "source")
-    stated = checked_architecture(architecture)
-    with open_checkpoint(path, decodes=True) as opened:
-        checks = [_check(opened, component, name, stated) for component in opened.components]
+    parameters = checked_architecture(architecture)
+    with open_checkpoint(path, decodes=True) as checkpoint:
+        checks = [
+            _check(checkpoint, component, name, parameters) for component in checkpoint.components
+        ]
     return LoadingCheck(
         str(path),
         name,
@@ -171,7 +165,7 @@ def verify_loading(
 
 
 def _check(
-    source: Checkpoint, component: Component, consumer: str, stated: Architecture | None
+    source: Checkpoint, component: Component, consumer: str, parameters: Architecture | None
 ) -> LoadingCheck:
     """Check the model of one folder."""
     tensors, configs, pairs, unreadable = stated_of(source, component)
@@ -183,20 +177,20 @@ def _check(
     }
     model = next(iter(models), None)
     form = consumer_named(consumer).form  # of one file, for a consumer that reads no folder
-    wanted = model_format(f".{form}")
+    form_wanted = model_format(f".{form}")
     architectures: list[str] = []
     problems: list[LoadingProblem] = []
     unknown = ""
-    checked = len(tensors)
+    known_count = len(tensors)
     config = configs.get(CONFIG)
     if unreadable:
         problems = [LoadingProblem("", unreadable[0], "correct it")]
-    elif wanted is not None and model is wanted:
+    elif form_wanted is not None and model is form_wanted:
         architectures = [pairs.get("general.architecture", f"a {model.label} file")]
         problems = check_file(model, tensors, pairs)
-    elif wanted is not None:
+    elif form_wanted is not None:
         remedy = f"transcode it (castwise transcode --to {form})"
-        problems = [LoadingProblem("", f"{consumer} reads {wanted.label} files alone", remedy)]
+        problems = [LoadingProblem("", f"{consumer} reads {form_wanted.label} files alone", remedy)]
     elif model is not None:
         unknown = f"castwise checks {model.label} files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
@@ -206,7 +200,7 @@ def _check(
             f"it is a model of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and "
             "castwise has no rules of how it loads"
         )
-    elif (architecture := model_of(tensors, configs, stated).architecture) is None:
+    elif (architecture := model_of(tensors, configs, parameters).architecture) is None:
         unknown = (
             f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "
             "not checked"
@@ -218,9 +212,9 @@ def _check(
             f"({argument('architecture')})"
         )
     else:
-        stored = StoredTensors(component.shards)
+        stored_tensors = StoredTensors(component.shards)
         architectures = [architecture.name]
-        checked -= len(names)
+        known_count -= len(names)
         if names:
             unknown = (
                 f"castwise does not know {counted(len(names), 'tensor')} of {architecture.name} "
@@ -232,9 +226,9 @@ def _check(
             tensors,
             [consumer],
             files=configs,
-            read=lambda name: stored.read(name).tobytes(),
+            read=lambda name: stored_tensors.read(name).tobytes(),
         )[consumer]
-    count = checked if architectures else 0
+    count = known_count if architectures else 0
     return LoadingCheck(
         place, consumer, architectures, count, problems, [unknown] if unknown else []
     )

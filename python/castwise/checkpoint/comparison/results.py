@@ -10,7 +10,7 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import Any
 
-from castwise.arrays.measures import plain_number
+from castwise.arrays.measures import plain_fields
 from castwise.checkpoint.comparison._scale_shifts import shifts_text
 from castwise.checkpoint.comparison.explanations import CastExplanation
 from castwise.checkpoint.results.report import SCHEMA
@@ -22,8 +22,8 @@ from castwise.text.wording import argument
 
 _COLUMNS = 80
 _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
+# After which a word may be cut, as after that of an exponent it is not.
 _HYPHEN = re.compile(r"-(?!\d+\b)")
-"""After which a word may be cut, as after that of an exponent it is not."""
 _FLOAT_DIGITS = 3
 
 
@@ -111,10 +111,10 @@ class TensorDiff:
     def remedy(self) -> str | None:
         """What to do where values could not be compared."""
         if self.reason == "shapes" and self.shapes is not None:
-            left, right = self.shapes
-            if left == right[::-1]:
+            original, copy = self.shapes
+            if original == copy[::-1]:
                 return "one is the transpose of the other: transpose it and compare again"
-            if math.prod(left) == math.prod(right):
+            if math.prod(original) == math.prod(copy):
                 return "as many elements: reshape one of them and compare again"
             return (
                 "other sizes: check that both are of one model, or pair names "
@@ -131,32 +131,7 @@ class TensorDiff:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a number that is not finite is text."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "renamed": self.renamed,
-            "tied_to": self.tied_to,
-            "formats": None if self.formats is None else list(self.formats),
-            "quantized": list(self.quantized),
-            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
-            "remedy": self.remedy,
-            "count": self.count,
-            "different": self.different,
-            "beyond": self.beyond,
-            "max_ulp": self.max_ulp,
-            "max_abs": plain_number(self.max_abs),
-            "max_abs_index": _plain_index(self.max_abs_index),
-            "max_abs_values": _plain_pair(self.max_abs_values),
-            "max_rel": plain_number(self.max_rel),
-            "max_rel_index": _plain_index(self.max_rel_index),
-            "max_rel_values": _plain_pair(self.max_rel_values),
-            "sqnr_db": plain_number(self.sqnr_db),
-            "error_ratios": _plain_pair(self.error_ratios),
-            "scale_shifts": None
-            if self.scale_shifts is None
-            else {str(shift): count for shift, count in self.scale_shifts.items()},
-            "explanation": None if self.explanation is None else self.explanation.to_dict(),
-        }
+        return plain_fields(self, remedy="shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +189,9 @@ class Diff(Rendered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "first": self.first,
-            "second": self.second,
-            "reference": self.reference,
-            "same": self.same,
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "metadata": {key: list(texts) for key, texts in self.metadata.items()},
-        }
+        values = plain_fields(self, same="reference")
+        del values["tolerant"]
+        return {"schema": SCHEMA, **values}
 
 
 def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
@@ -231,20 +200,20 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     `result`: what `diff` returned.
     `top`: how many tensors; None is all.
     """
-    shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
-    rows = [tensor for tensor in shown[:top] if tensor.reason in {"values", "dtype"}]
+    rows_shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
+    rows = [tensor for tensor in rows_shown[:top] if tensor.reason in {"values", "dtype"}]
     table = Table(
         ("tensor", "as", "differ", "max ulp", "max abs", "max rel", "SQNR"),
         lambda: map(_cells, rows),
         text_columns=2,
         spare=("max rel", "max abs", "as"),
     )
-    lines = [note for tensor in shown[:top] for note in _notes(tensor)]
-    if top is not None and len(shown) > top:
-        lines.append(f"and {counted(len(shown) - top, 'other tensor')}")
+    lines = [note for tensor in rows_shown[:top] for note in _notes(tensor)]
+    if top is not None and len(rows_shown) > top:
+        lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
-        left, right = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
-        lines.append(f"metadata {key!r}: {left} and {right}")
+        original, copy = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
+        lines.append(f"metadata {key!r}: {original} and {copy}")
     total = f"{counted(len(result.tensors), 'tensor')} compared"
     count = len(result.differing)
     differ = f"{count:,} differ{'s' if count == 1 else ''}"
@@ -282,8 +251,8 @@ def _notes(tensor: TensorDiff) -> list[str]:
     if tensor.renamed is not None:
         lines.append(f"is {printable(tensor.renamed)} in B")
     if tensor.reason == "shapes" and tensor.shapes is not None:
-        left, right = map(shape_text, tensor.shapes)
-        lines.append(f"the shapes differ: {left} and {right}; {tensor.remedy}")
+        original, copy = map(shape_text, tensor.shapes)
+        lines.append(f"the shapes differ: {original} and {copy}; {tensor.remedy}")
     elif tensor.reason == "formats" and tensor.formats is not None:
         lines.append(
             f"the formats {tensor.formats[0]} and {tensor.formats[1]} cannot be compared; "
@@ -313,11 +282,11 @@ def _notes(tensor: TensorDiff) -> list[str]:
         return []
     # Before lines are wrapped, which makes spaces of line ends.
     whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
-    return [part for line in whole for part in _wrapped(line)]
+    return [part for line in whole for part in _wrap_line(line)]
 
 
 @lru_cache(1 << 7)
-def _wrapped(line: str) -> Sequence[str]:
+def _wrap_line(line: str) -> Sequence[str]:
     """Cut a line for terminals: that of an explanation is one for many tensors."""
     if not line.isprintable() or line[-1:].isspace():
         return _WRAPPER.wrap(line)
@@ -333,13 +302,3 @@ def _wrapped(line: str) -> Sequence[str]:
 
 def _short_format(name: str) -> str:
     return name.replace("bfloat", "bf").replace("float", "f")
-
-
-def _plain_index(index: tuple[int, ...] | None) -> list[int] | None:
-    return None if index is None else list(index)
-
-
-def _plain_pair(
-    pair: tuple[float | None, float | None] | None,
-) -> list[float | str | None] | None:
-    return None if pair is None else [*map(plain_number, pair)]

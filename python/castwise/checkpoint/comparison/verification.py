@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import finfo, formats
-from castwise.arrays.measures import plain_number
+from castwise.arrays.measures import plain_fields
 from castwise.checkpoint.comparison._sides import common_format
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.results.report import SCHEMA
@@ -17,6 +17,7 @@ from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed
 
+# Decimal digits that tell two numbers of float64 apart (IEEE 754-2019, 5.12.2).
 _DIGITS_OF_FLOAT64 = 17
 
 
@@ -77,10 +78,11 @@ class Difference:
             return cls(tensor.name, "formats", formats=tensor.formats)
         if not tensor.different:
             return None
+        names = tensor.formats or ("", "")
         return cls(
             tensor.name,
             "values",
-            _common_format(*tensor.formats or (None, None)),
+            common_format(*names) if {*names} <= {*formats()} else None,
             tensor.count,
             tensor.different,
             tensor.max_abs,
@@ -91,19 +93,7 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a number that is not finite is text."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "format": self.format,
-            "count": self.count,
-            "different": self.different,
-            "max_abs": plain_number(self.max_abs),
-            "max_ulp": self.max_ulp,
-            "index": None if self.index is None else list(self.index),
-            "values": None if self.values is None else [*map(plain_number, self.values)],
-            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
-            "formats": None if self.formats is None else list(self.formats),
-        }
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +130,8 @@ class Verification(Rendered):
         return not self.differences
 
     def __repr__(self) -> str:
-        differ = f"{counted(len(self.differences), 'difference')}, in {self._listed()}"
+        names = listed(difference.name for difference in self.differences)
+        differ = f"{counted(len(self.differences), 'difference')}, in {names}"
         return brief(
             self,
             f"{str(self.first)!r} and {str(self.second)!r}",
@@ -151,10 +142,10 @@ class Verification(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return a table of the tensors that differ, and a total or the statement."""
-        compared = [tensor for tensor in self.differences if tensor.reason == "values"]
+        rows = [tensor for tensor in self.differences if tensor.reason == "values"]
         table = Table(
             ("tensor", "as", "at", "first", "second", "different", "of", "max abs", "max ulp"),
-            lambda: map(_cells, compared),
+            lambda: map(_cells, rows),
             text_columns=3,
             spare=("as", "of", "max ulp", "at", ("first", "second")),
         )
@@ -167,23 +158,11 @@ class Verification(Rendered):
         differing = f"{counted(count, 'tensor')} differ{'s' if count == 1 else ''}"
         total = f"{counted(self.tensors, 'tensor')} compared, {counted(self.values, 'value')}"
         lines.append(self.statement or f"{total}: {'all the same' if self.equal else differing}")
-        return [*([table] if compared else []), Lines(lines)]
-
-    def _listed(self) -> str:
-        return listed(difference.name for difference in self.differences)
+        return [*([table] if rows else []), Lines(lines)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "first": self.first,
-            "second": self.second,
-            "equal": self.equal,
-            "tensors": self.tensors,
-            "values": self.values,
-            "differences": [difference.to_dict() for difference in self.differences],
-            "conversion": None if self.conversion is None else dict(self.conversion),
-        }
+        return {"schema": SCHEMA, **plain_fields(self, equal="second")}
 
     @property
     def statement(self) -> str | None:
@@ -206,11 +185,6 @@ class Verification(Rendered):
             f"{counted(self.tensors, 'tensor')}, {conversion['cast']:,} converted, "
             f"{counted(self.values, 'value')}, {counted(len(self.differences), 'difference')}"
         )
-
-
-def _common_format(left: str | None, right: str | None) -> str | None:
-    """Return the format in which two were compared; None if castwise does not know theirs."""
-    return common_format(left, right) if {left, right} <= {*formats()} else None
 
 
 def _reason_text(difference: Difference) -> str:

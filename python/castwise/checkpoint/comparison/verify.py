@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from castwise._options import Arithmetic, Like, MapArgument, Nan, Overflow, PathArgument, Rounding
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.comparison._comparing import Comparing, worker_count
+from castwise.checkpoint.comparison._comparing import Comparing
 from castwise.checkpoint.comparison._conversions import MapConversion
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison.verification import Difference, Verification
 from castwise.checkpoint.containers import open_checkpoint, source_path
-from castwise.checkpoint.results.report import Progress, ProgressMeter
+from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument
 
 _NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
@@ -96,7 +95,7 @@ def verify(
     options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
     conversion = None
     if dtype_map is not None:
-        conversion = MapConversion.checked(dtype_map, dtype, options, threads, architecture)
+        conversion = MapConversion.of_options(dtype_map, dtype, options, threads, architecture)
     elif options != _NO_OPTIONS:
         names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
         raise CheckpointError(
@@ -115,46 +114,42 @@ def verify(
             for name, path in (("first", first), ("second", second))
         ]
         if conversion is None:
-            left, right = (
-                Side.decoded(source, beside, dtype=dtype, arithmetic=arithmetic, threads=threads)
-                for source, beside in zip(sources, reversed(sources), strict=True)
+            first_side, second_side = (
+                Side.decode(source, other, dtype=dtype, arithmetic=arithmetic, threads=threads)
+                for source, other in zip(sources, reversed(sources), strict=True)
             )
         else:
-            left, right = conversion.side(*sources), Side(sources[1])
-        for side in (left, right):
+            first_side, second_side = conversion.side(*sources), Side(sources[1])
+        for side in (first_side, second_side):
             stack.callback(side.close)
-        shared = [name for name in left.names if name in right.names]
-        meter = ProgressMeter(sum(left.info(name).nbytes for name in shared), progress)
         comparing = Comparing(
-            left,
-            right,
+            first_side,
+            second_side,
             arithmetic,
             threads=threads,
-            pool=stack.enter_context(ThreadPoolExecutor(worker_count(threads) + 1)),
             explains=False,
             is_exact=conversion is not None,
         )
+        pairs = {name: name for name in first_side.names if name in second_side.names}
+        differences_found = map(Difference.of, comparing.compare_all(pairs, progress))
         differences = [
-            Difference(name, "only in the first") for name in left.names if name not in right.names
+            *(
+                Difference(name, "only in the first")
+                for name in first_side.names
+                if name not in pairs
+            ),
+            *(difference for difference in differences_found if difference is not None),
+            *(
+                Difference(name, "only in the second")
+                for name in second_side.names
+                if name not in pairs
+            ),
         ]
-        values = 0
-        for name in shared:
-            meter.starts(name)
-            values += math.prod(left.shape(name))
-            if (difference := Difference.of(comparing.compared(name, name, meter))) is not None:
-                differences.append(difference)
-            meter.finished(left.info(name).nbytes)
-        meter.starts(None)
-        differences += [
-            Difference(name, "only in the second") for name in right.names if name not in left.names
-        ]
-        left.check_unchanged()
-        right.check_unchanged()
         return Verification(
             str(first),
             str(second),
-            len(shared),
-            values,
+            len(pairs),
+            sum(math.prod(first_side.shape(name)) for name in pairs),
             tuple(differences),
-            None if conversion is None else conversion.to_dict(left, sources),
+            None if conversion is None else conversion.to_dict(first_side, sources),
         )

@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 
+# What does the same for files that castwise does not read.
 _OTHER_TOOLS = {
     ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "
     "onnxruntime.quantization int8",
 }
-"""What does the same for files that castwise does not read."""
 
 
 def is_container(path: Path) -> bool:
@@ -114,13 +114,13 @@ def source_suffix(path: Path) -> str:
     That of its name, unless the first bytes tell that it is another container of castwise's own.
     The refusal is that of `container_of`.
     """
-    named = path.suffix.lower()
-    if is_suffix(named) and not is_built_in(named):
-        return named
-    known = suffix_of_contents(path, named)
-    if known is None or find(known) is find(named):
+    suffix = path.suffix.lower()
+    if is_suffix(suffix) and not is_built_in(suffix):
+        return suffix
+    contents_suffix = suffix_of_contents(path, suffix)
+    if contents_suffix is None or find(contents_suffix) is find(suffix):
         return container_of(path)
-    return known
+    return contents_suffix
 
 
 def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
@@ -129,10 +129,10 @@ def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     A name such as `org/name` that this machine does not have is that of a repository of the
     Hugging Face Hub. If the Hub is offline, it is read from the Hub's cache.
     """
-    checked = checked_path(path, argument)
-    if not is_remote(checked) and not is_container(checked):
-        checked = hub_path(checked) or checked
-    return offline_source(checked)
+    location = checked_path(path, argument)
+    if not is_remote(location) and not is_container(location):
+        location = hub_path(location) or location
+    return offline_source(location)
 
 
 def open_checkpoint(
@@ -212,7 +212,7 @@ def model_files(source: Checkpoint, dtype: str | None, *, is_file: bool) -> Mode
 def new_writer(
     path: Path,
     file: BinaryIO,
-    planned: Sequence[Planned],
+    plans: Sequence[Planned],
     metadata: Mapping[str, str],
     source: Reader | None = None,
     *,
@@ -229,6 +229,6 @@ def new_writer(
             f"{path}: castwise only reads {suffix}; it writes {written_suffixes()}"
         )
     if container.has_names:
-        check_texts((plan.info.name for plan in planned), metadata)
+        check_texts((plan.info.name for plan in plans), metadata)
     options = {"compressed": compressed} if suffix == ".npz" else {}
-    return container.new_writer(file, planned, metadata, source, **options)
+    return container.new_writer(file, plans, metadata, source, **options)

@@ -53,27 +53,27 @@ class Container:
     def open_file(self, path: Path, assume: str | Mapping[str, str] | None) -> Reader:
         """Open a file."""
         arguments = (path, assume) if self.assumes else (path,)
-        opened: Reader = _class_of(self.reader)(*arguments)
-        return opened
+        reader: Reader = _class_of(self.reader)(*arguments)
+        return reader
 
     def new_writer(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
         **options: bool,
     ) -> Writer:
         """Begin to write one."""
         assert self.writer is not None, "by who calls it"  # noqa: S101
-        begun: Writer = _class_of(self.writer)(file, planned, metadata, source, **options)
-        return begun
+        writer: Writer = _class_of(self.writer)(file, plans, metadata, source, **options)
+        return writer
 
 
-def _class_of(named: Callable[..., Any] | str) -> Callable[..., Any]:
+def _class_of(reference: Callable[..., Any] | str) -> Callable[..., Any]:
     """Import a class that is named."""
-    if not isinstance(named, str):
-        return named
-    module, _, name = named.partition(":")
-    imported: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return imported
+    if not isinstance(reference, str):
+        return reference
+    module, _, name = reference.partition(":")
+    found_class: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found_class

@@ -10,11 +10,13 @@ from castwise.checkpoint.containers.registry import STARTS
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.source_files import open_file, source_file
 
+# Bytes of a file in which all that is looked for stands.
 _COUNT = 512
+# A pickle of the number with which files of torch before 1.6 begin.
 _OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)
-"""A pickle of the number with which files of torch before 1.6 begin."""
 
 _SAFETENSORS = re.compile(rb"(.{8})\{[\"} \n]", re.DOTALL)
+# That of the safetensors library, which refuses longer ones.
 _MAX_HEADER_BYTES = 100_000_000
 
 _ZIP_START = b"PK\3\4"
@@ -35,9 +37,9 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
     else:
         with open_file(path) as file:
             first = file.read(_COUNT)
-    for start, known in STARTS.items():
+    for start, start_suffix in STARTS.items():
         if first.startswith(start):
-            return known
+            return start_suffix
     if first.startswith(_ZIP_START) and len(first) >= _NAME:
         (length,) = struct.unpack_from("<H", first, _NAME_LENGTH)
         return _suffix_of_zip(first[_NAME : _NAME + length], suffix)

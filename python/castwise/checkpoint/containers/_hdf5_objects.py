@@ -20,13 +20,15 @@ from castwise.checkpoint._tensors import format_of
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
+# A link may lead back to a group that holds it, and so without end.
 _MAX_DEPTH = 256
 _PIECE_BYTES = 1 << 20
+# libhdf5 unpacks a chunk again for each block that it does not find in its cache.
 _CHUNK_CACHE_BYTES = 1 << 24
 _MIN_LIMIT = 1 << 26  # bytes that a dataset may have whose data is not stored
 _DEFLATE_LIMIT = 1032  # bytes that one stored byte can become
+# The filters that come with HDF5 or h5py; for any other HDF5 would load a program.
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
-"""The filters that come with HDF5 or h5py; for any other HDF5 would load a program."""
 
 _HEAP, _HEAP_HEADER = b"GCOL\1\0\0\0", 16
 
@@ -111,7 +113,7 @@ def h5py_module() -> ModuleType:
 
 
 @contextmanager
-def explained(path: Path | None) -> Iterator[None]:
+def explain_errors(path: Path | None) -> Iterator[None]:
     """Name the file in every error, and make one kind of error of h5py's many."""
     where = "" if path is None else f"{path}: "
     try:
@@ -268,11 +270,11 @@ def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
                 f"{', '.join(_FILTERS.values())}; write it anew with one of these (h5repack)"
             )
     nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
-    stored = min(dataset.id.get_storage_size(), size)
-    if nbytes > max(stored * _DEFLATE_LIMIT, _MIN_LIMIT):
+    stored_bytes = min(dataset.id.get_storage_size(), size)
+    if nbytes > max(stored_bytes * _DEFLATE_LIMIT, _MIN_LIMIT):
         raise CheckpointError(
-            f"dataset {name!r} claims {nbytes:,} bytes, and {stored:,} are stored, which cannot "
-            "hold so much"
+            f"dataset {name!r} claims {nbytes:,} bytes, and {stored_bytes:,} are stored, which "
+            "cannot hold so much"
         )
 
 
@@ -281,7 +283,7 @@ def order_of(dtype: np.dtype[Any]) -> Literal["<", ">"]:
     return ">" if dtype.str[0] == ">" else "<"
 
 
-def opened(window: Window) -> H5File:
+def open_hdf5(window: Window) -> H5File:
     """Open a file for reading."""
     file: H5File = h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
     return file
@@ -302,12 +304,12 @@ def blocks(dataset: H5Dataset, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]
             for begin in range(0, shape[0], chunks[0]):
                 yield dataset[begin : begin + chunks[0]]
             return
-    # Whole rows behind the axis `cut`, several along it, and one of all before it.
-    cut, row = len(shape) - 1, dataset.dtype.itemsize
-    while cut and row * shape[cut] <= _PIECE_BYTES:
-        row *= shape[cut]
-        cut -= 1
+    # Whole rows behind `axis`, several along it, and one of all before it.
+    axis, row = len(shape) - 1, dataset.dtype.itemsize
+    while axis and row * shape[axis] <= _PIECE_BYTES:
+        row *= shape[axis]
+        axis -= 1
     count = max(_PIECE_BYTES // max(row, 1), 1)
-    for before in np.ndindex(*shape[:cut]):
-        for begin in range(0, shape[cut], count):
-            yield dataset[(*before, slice(begin, min(begin + count, shape[cut])))]
+    for prefix in np.ndindex(*shape[:axis]):
+        for begin in range(0, shape[axis], count):
+            yield dataset[(*prefix, slice(begin, min(begin + count, shape[axis])))]

@@ -13,16 +13,18 @@ from castwise.checkpoint.containers._hdf5_objects import (
     check_storage,
     h5py_module,
     holds_numbers,
-    opened,
+    open_hdf5,
     walk,
 )
 
+# libhdf5 crashes on some damaged files, which ends the process that reads them.
 _PROGRAM = """
 import sys
 sys.path[:] = {path!r}
 from castwise.checkpoint.containers._hdf5_trial import read
 read({file!r}, {begin}, {size})
 """
+# Python and h5py start within that on a slow machine; a loop in a damaged file has no end.
 _SECONDS = 60
 _SECONDS_PER_BYTE = 1e-7
 
@@ -34,7 +36,7 @@ def try_reading(path: Path, begin: int, size: int) -> None:
     """
     program = _PROGRAM.format(path=sys.path, file=str(path), begin=begin, size=size)
     try:
-        done = subprocess.run(  # noqa: S603  (this Python)
+        process = subprocess.run(  # noqa: S603  (this Python)
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -44,9 +46,9 @@ def try_reading(path: Path, begin: int, size: int) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise CheckpointError("the HDF5 file is damaged: libhdf5 never ends") from error
-    if done.returncode:
+    if process.returncode:
         raise CheckpointError(
-            f"the HDF5 file is damaged: libhdf5 crashes on it (exit code {done.returncode})"
+            f"the HDF5 file is damaged: libhdf5 crashes on it (exit code {process.returncode})"
         )
 
 
@@ -54,7 +56,7 @@ def read(path: str, begin: int, size: int) -> None:
     """Read all that a conversion reads through h5py; errors are for the process that tries."""
     h5py = h5py_module()
     try:
-        with open(path, "rb") as file, opened(Window(file, begin, size)) as tree:
+        with open(path, "rb") as file, open_hdf5(Window(file, begin, size)) as tree:
             for name, item in walk(tree):
                 for key in item.attrs:
                     _ = item.attrs.get_id(key).dtype, item.attrs[key]

@@ -32,15 +32,13 @@ from castwise.checkpoint._tensors import (
 from castwise.checkpoint.containers.array_bytes import NATIVE_ORDER, lanes
 from castwise.checkpoint.containers.interface import Arrangement, Elements
 
+# The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.
+# numpy.load stops at 10,000 bytes, unless `max_header_size` allows more.
 _MAX_HEADER_BYTES = 1 << 20
-"""The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.
-
-numpy.load stops at 10,000 bytes, unless `max_header_size` allows more.
-"""
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 _USER_DTYPE = 2  # value of dtype.isbuiltin for dtypes that a library registered
+# A descr of this form that numpy cannot read is some library's own dtype of so many bytes.
 _NAMELESS = re.compile(r"[<>|=]?[A-Za-z](\d{1,6})")
-"""A descr of this form that numpy cannot read is some library's own dtype of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +56,12 @@ class NpyHeader:
         """How the elements stand in the file; None if castwise cannot read them."""
         if self.info.format is None or self.dtype is None:
             return None
-        swapped = "<" if NATIVE_ORDER == ">" else ">"
+        other_order = "<" if NATIVE_ORDER == ">" else ">"
         # With at most one axis longer than 1 both orders are the same, and headers may name either.
         orders_differ = sum(axis > 1 for axis in self.info.shape) > 1 and 0 not in self.info.shape
         return Elements(
             self.info.format,
-            order=NATIVE_ORDER if self.dtype.isnative else swapped,
+            order=NATIVE_ORDER if self.dtype.isnative else other_order,
             fortran=self.fortran and orders_differ,
         )
 
@@ -85,7 +83,7 @@ def read_npy_header(
     """
     fields, length = _read_fields(file, name)
     shape = check_shape(name, fields["shape"])
-    dtype, stored = _dtype_of(fields["descr"], name)
+    dtype, stored_dtype = _dtype_of(fields["descr"], name)
     available = size - length
     if dtype is None or dtype.hasobject:
         # A pickle of any length follows. It can be carried along, never opened.
@@ -93,14 +91,14 @@ def read_npy_header(
         return NpyHeader(info, None, fields["fortran_order"], length)
     if math.prod(shape) * dtype.itemsize != available:
         raise CheckpointError(
-            f"array {name!r} of {stored} and shape {shape} needs "
+            f"array {name!r} of {stored_dtype} and shape {shape} needs "
             f"{math.prod(shape) * dtype.itemsize:,} bytes, the file has {available:,}"
         )
     row = _wrapped_format(dtype) or format_of(dtype)
     if row is None and dtype.names is None and dtype.kind == "V":
         row = assumed_format(assume, name, dtype.itemsize)
     kind = row.kind if row else UNKNOWN if _unknown(dtype) else OTHER
-    info = TensorInfo(name, row.name if row else None, kind, stored, shape, available)
+    info = TensorInfo(name, row.name if row else None, kind, stored_dtype, shape, available)
     return NpyHeader(info, dtype, fields["fortran_order"], length)
 
 

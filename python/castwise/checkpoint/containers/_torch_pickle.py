@@ -23,13 +23,15 @@ from castwise.checkpoint.containers._torch_values import (
     StorageType,
     TorchStorage,
     TorchTensor,
-    called,
+    call_function,
     is_count,
     key_of,
     opaque,
 )
 
+# Data stands outside the pickle, which names storages and shapes: some hundred bytes of a tensor.
 MAX_PICKLE_BYTES = 1 << 26
+# An instruction of one byte can make an object of a hundred.
 _MAX_INSTRUCTIONS = 1 << 24
 _NOTHING = object()
 _MAX_NAME = 200  # bytes of a module, a function or the key of a storage
@@ -44,12 +46,12 @@ class TorchPickle:
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
-        self._left = min(size, MAX_PICKLE_BYTES)
+        self._bytes_left = min(size, MAX_PICKLE_BYTES)
         self._stack: list[Any] = []
-        self._below: list[list[Any]] = []  # the stacks under each mark
+        self._outer_stacks: list[list[Any]] = []  # the stacks under each mark
         self._memo: list[Any] = []  # a dict takes ten times the memory
+        # The storages of all tensors, by key, as far as the pickle has been read.
         self.storages: dict[str, TorchStorage] = {}
-        """The storages of all tensors, by key, as far as the pickle has been read."""
 
     def value(self) -> object:
         """Return the value that the pickle describes.
@@ -75,23 +77,23 @@ class TorchPickle:
         raise CheckpointError(f"the pickle has more than {_MAX_INSTRUCTIONS:,} instructions")
 
     def _take(self, size: int) -> bytes:
-        self._left -= size
-        if self._left < 0:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
             raise CheckpointError(
                 f"the pickle is truncated, or has more than {MAX_PICKLE_BYTES:,} bytes"
             )
-        taken = self._file.read(size)
-        if len(taken) < size:
+        piece = self._file.read(size)
+        if len(piece) < size:
             raise CheckpointError("the pickle is truncated")
-        return taken
+        return piece
 
     def _number(self, size: int) -> int:
         return int.from_bytes(self._take(size), "little")
 
     def _line(self) -> str:
         line = self._file.readline(_MAX_NAME)
-        self._left -= len(line)
-        if self._left < 0 or not line.endswith(b"\n"):
+        self._bytes_left -= len(line)
+        if self._bytes_left < 0 or not line.endswith(b"\n"):
             raise CheckpointError("the pickle is damaged: it names a function without an end")
         return line[:-1].decode()
 
@@ -114,20 +116,20 @@ class TorchPickle:
     def _long(self, size: int) -> None:
         self._integer(self._number(size))
 
-    def _unsigned(self, size: int) -> None:
+    def _push_unsigned(self, size: int) -> None:
         self._stack.append(self._number(size))
 
     def _float(self) -> None:
         self._stack.append(struct.unpack(">d", self._take(8))[0])
 
     def _mark(self) -> None:
-        self._below.append(self._stack)
+        self._outer_stacks.append(self._stack)
         self._stack = []
 
     def _items(self) -> list[Any]:
         """Take what stands above the last mark."""
         items = self._stack
-        self._stack = self._below.pop()
+        self._stack = self._outer_stacks.pop()
         return items
 
     def _tuple(self, size: int) -> None:
@@ -170,7 +172,7 @@ class TorchPickle:
     def _frozen_set(self) -> None:
         self._stack.append(opaque("frozenset", self._items()))
 
-    def _put(self, size: int) -> None:
+    def _put_memo(self, size: int) -> None:
         number = self._number(size)
         if number == 1 and not self._memo:  # where Python 2 begins
             self._memo.append(_NOTHING)
@@ -211,7 +213,7 @@ class TorchPickle:
 
     def _reduce(self) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
-        self._stack.append(called(function, arguments))
+        self._stack.append(call_function(function, arguments))
 
     def _build(self) -> None:
         """Leave out attributes: state dictionaries have `_metadata`, for torch's own versions."""
@@ -221,22 +223,27 @@ class TorchPickle:
 
     def _persistent(self) -> None:
         """Take a storage: `('storage', class, key, device, size)`, and a view in old files."""
-        named = self._stack.pop()
-        if not isinstance(named, tuple) or len(named) not in {5, 6} or named[0] != "storage":
+        reference = self._stack.pop()
+        if (
+            not isinstance(reference, tuple)
+            or len(reference) not in {5, 6}
+            or reference[0] != "storage"
+        ):
             raise CheckpointError("the pickle refers to something else than a storage")
-        _, kind, key, _, size, *view = named
-        known = isinstance(kind, StorageType) and isinstance(key, str) and len(key) <= _MAX_NAME
-        if not known or not is_count(size):
+        _, kind, key, _, size, *view = reference
+        is_known = isinstance(kind, StorageType) and isinstance(key, str) and len(key) <= _MAX_NAME
+        if not is_known or not is_count(size):
             raise CheckpointError("the pickle describes a storage that torch does not have")
         problem = None if view in ([], [None]) else f"in a storage that is a view; {REMEDY}"
-        described = TorchStorage(key, kind.dtype, size, problem)
-        storage = self.storages.setdefault(key, described)
-        if storage != described:
+        description = TorchStorage(key, kind.dtype, size, problem)
+        storage = self.storages.setdefault(key, description)
+        if storage != description:
             raise CheckpointError(f"storage {key!r} is described in two ways")
         self._stack.append(storage)
 
 
 _M = TorchPickle
+# What each instruction does, by its code in the file.
 _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"\x80": lambda m: m._take(1),  # the protocol
     b"\x95": lambda m: m._take(8),  # the length of a frame
@@ -246,8 +253,8 @@ _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"N": lambda m: m._push(None),
     b"\x88": lambda m: m._push(True),
     b"\x89": lambda m: m._push(False),
-    b"K": lambda m: m._unsigned(1),
-    b"M": lambda m: m._unsigned(2),
+    b"K": lambda m: m._push_unsigned(1),
+    b"M": lambda m: m._push_unsigned(2),
     b"J": lambda m: m._integer(4),
     b"\x8a": lambda m: m._long(1),
     b"\x8b": lambda m: m._long(4),
@@ -275,8 +282,8 @@ _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"u": lambda m: m._set_pairs(m._items()),
     b"\x90": _M._add_items,
     b"\x91": _M._frozen_set,
-    b"q": lambda m: m._put(1),
-    b"r": lambda m: m._put(4),
+    b"q": lambda m: m._put_memo(1),
+    b"r": lambda m: m._put_memo(4),
     b"h": lambda m: m._get(1),
     b"j": lambda m: m._get(4),
     b"\x94": _M._memoize,
@@ -286,4 +293,3 @@ _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"b": _M._build,
     b"Q": _M._persistent,
 }
-"""What each instruction does, by its code in the file."""

@@ -73,6 +73,7 @@ class _PickledFunction:
         self.result = result
 
 
+# Those of quantised tensors, which are refused by their names, are bytes here.
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -92,7 +93,6 @@ _STORAGES = {
     "QUInt4x2Storage": "uint8",
     "QUInt2x4Storage": "uint8",
 }
-"""Those of quantised tensors, which are refused by their names, are bytes here."""
 
 DTYPE_BYTES = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
@@ -183,10 +183,10 @@ def _from_type(function: object, kind: object, arguments: object, state: object)
     del state
     if kind != Opaque("torch.Tensor") and kind != Opaque("torch.nn.parameter.Parameter"):
         raise CheckpointError("a tensor is of a class of its own; save what it is made of")
-    return called(function, arguments)
+    return call_function(function, arguments)
 
 
-def _ordered(pairs: Iterable[object] = ()) -> dict[Any, Any]:
+def _ordered_dict(pairs: Iterable[object] = ()) -> dict[Any, Any]:
     """Return an `OrderedDict`, which older Pythons pickled with its items."""
     mapping: dict[Any, Any] = {}
     for pair in pairs:
@@ -218,7 +218,7 @@ def _globals() -> dict[str, Any]:
         "torch._utils._rebuild_parameter": _parameter,
         "torch._utils._rebuild_parameter_with_state": _parameter,
         "torch._tensor._rebuild_from_type_v2": _from_type,
-        "collections.OrderedDict": _ordered,
+        "collections.OrderedDict": _ordered_dict,
         "collections.Counter": lambda counts=(): dict(counts),
         "collections.defaultdict": lambda default=None: {},
         "torch.Size": tuple,
@@ -254,7 +254,7 @@ _TYPES = ("int", "long", "float", "str", "bool", "list", "dict", "tuple")
 GLOBALS = _globals()
 
 
-def called(function: object, arguments: object) -> object:
+def call_function(function: object, arguments: object) -> object:
     """Return what stands for the result of a call."""
     if not isinstance(function, _PickledFunction) or not isinstance(arguments, tuple):
         raise CheckpointError(f"the pickle calls what is not a function of torch; {REMEDY}")

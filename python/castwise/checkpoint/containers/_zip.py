@@ -22,9 +22,11 @@ _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's
 ARRAY_SUFFIX = ".npy"
 """What the names of arrays in an `.npz` end with."""
 
+# The colon of `w:0`, as TensorFlow names a variable; `w:` is no drive there.
 _VARIABLE = re.compile(rf":(?=\d+{re.escape(ARRAY_SUFFIX)}\Z)")
-"""The colon of `w:0`, as TensorFlow names a variable; `w:` is no drive there."""
 
+# Bits of the flags of a member, and below the records of a zip file: APPNOTE.TXT of PKWARE, 4.3 and
+# 4.4.4.
 _ENCRYPTED, _UTF8 = 1, 0x800
 _PIECE_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
@@ -36,6 +38,7 @@ _LOCATOR_SIGNATURE = b"PK\6\7"
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _END64_SIGNATURE = b"PK\6\6"
 _MAX_END_BYTES = 0xFFFF + _END.size + _LOCATOR.size + _END64.size  # with the longest comment
+# What the zipfile module raises for files that are not as they should be.
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -46,11 +49,10 @@ _DAMAGED = (
     ValueError,
     struct.error,
 )
-"""What the zipfile module raises for files that are not as they should be."""
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Name the file in every error, and make one kind of error of zipfile's many."""
     try:
         yield
@@ -166,7 +168,7 @@ class Checksums:
         self._read = read
         self._begins, self._sizes = array("Q"), array("Q")
         self._headers = array("I")  # bytes between the beginning of a member and its content
-        self._expected = array("I")  # 0 of a member that was checked
+        self._checksums = array("I")  # 0 of a member that was checked
         self._is_sorted = True
 
     def expect(self, member: zipfile.ZipInfo, begin: int) -> None:
@@ -176,7 +178,7 @@ class Checksums:
             self._begins.append(begin)
             self._sizes.append(member.file_size)
             self._headers.append(begin - member.header_offset)
-            self._expected.append(member.CRC)
+            self._checksums.append(member.CRC)
 
     def check(self, place: int) -> None:
         """Refuse the member at a place if its bytes are not those that were saved."""
@@ -191,14 +193,18 @@ class Checksums:
             self._check(index)
 
     def _check(self, index: int) -> None:
-        expected, begin, size = self._expected[index], self._begins[index], self._sizes[index]
-        if not expected:
+        member_checksum, begin, size = (
+            self._checksums[index],
+            self._begins[index],
+            self._sizes[index],
+        )
+        if not member_checksum:
             return
         checksum = 0
         for place in range(begin, begin + size, _PIECE_BYTES):
             piece = self._read(place, min(_PIECE_BYTES, begin + size - place))
             checksum = zlib.crc32(piece, checksum)
-        if checksum != expected:
+        if checksum != member_checksum:
             header = self._read(begin - self._headers[index], self._headers[index])
             *_, length, _ = _LOCAL_HEADER.unpack_from(header)
             name = header[_LOCAL_HEADER.size :][:length].decode(errors="replace")
@@ -206,15 +212,15 @@ class Checksums:
                 f"the bytes of member {name!r} do not have the checksum that the zip file states, "
                 "so the file is damaged; copy it again from where it came"
             )
-        self._expected[index] = 0
+        self._checksums[index] = 0
 
     def _sort(self) -> None:
         """Bring the members into the order of their places."""
         if self._is_sorted:
             return
         order = sorted(range(len(self._begins)), key=self._begins.__getitem__)
-        columns = self._begins, self._sizes, self._headers, self._expected
-        self._begins, self._sizes, self._headers, self._expected = (
+        columns = self._begins, self._sizes, self._headers, self._checksums
+        self._begins, self._sizes, self._headers, self._checksums = (
             array(column.typecode, map(column.__getitem__, order)) for column in columns
         )
         self._is_sorted = True
@@ -231,7 +237,7 @@ def like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 def copy_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, target: zipfile.ZipFile) -> None:
     """Copy a member; its decompressed bytes stay the same."""
     with (
-        source.open(member) as packed,
+        source.open(member) as member_bytes,
         target.open(like(member), "w", force_zip64=True) as copy,
     ):
-        shutil.copyfileobj(packed, copy, _PIECE_BYTES)
+        shutil.copyfileobj(member_bytes, copy, _PIECE_BYTES)

@@ -29,8 +29,8 @@ def native(array: NDArray[Any]) -> NDArray[Any]:
         dtype = finfo(array.dtype).dtype
     except TypeError:
         return array
-    swapped: NDArray[Any] = cast(array, dtype)
-    return swapped
+    result: NDArray[Any] = cast(array, dtype)
+    return result
 
 
 def to_bytes(array: NDArray[Any]) -> Bytes:
@@ -56,25 +56,25 @@ def from_bytes(
 def pack_nibbles(array: NDArray[Any]) -> Bytes:
     """Put two elements into each byte, the first in the low half; the count must be even."""
     codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    packed = codes[1::2] << np.uint8(4)
-    packed |= codes[0::2] & np.uint8(15)
-    return packed
+    nibbles = codes[1::2] << np.uint8(4)
+    nibbles |= codes[0::2] & np.uint8(15)
+    return nibbles
 
 
-def unpack(packed: Bytes, bits: int) -> Bytes:
+def unpack(data: Bytes, bits: int) -> Bytes:
     """Take codes of `bits` bits apart, one per byte: the first in the lowest bits, without gaps.
 
     That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
-    `bits` is at most 8, and `packed` ends with a code.
+    `bits` is at most 8, and `data` ends with a code.
     """
     group = math.lcm(bits, _BYTE_BITS)  # the bits after which a code begins at a byte again
     stride = group // _BYTE_BITS
-    codes = np.empty(packed.size * _BYTE_BITS // bits, np.uint8)
+    codes = np.empty(data.size * _BYTE_BITS // bits, np.uint8)
     for begin in range(0, group, bits):
         byte, shift = divmod(begin, _BYTE_BITS)
-        code = packed[byte::stride] >> np.uint8(shift)
+        code = data[byte::stride] >> np.uint8(shift)
         if shift + bits > _BYTE_BITS:
-            code |= packed[byte + 1 :: stride] << np.uint8(_BYTE_BITS - shift)
+            code |= data[byte + 1 :: stride] << np.uint8(_BYTE_BITS - shift)
         np.bitwise_and(code, np.uint8(2**bits - 1), out=codes[begin // bits :: group // bits])
     return codes
 

@@ -38,14 +38,14 @@ class Component:
 
     def names(self) -> list[str]:
         """List all tensors in the order of the index, and then those that it leaves out."""
-        unlisted = (name for shard in self.shards for name in self.names_in(shard))
-        return list(dict.fromkeys([*self.index.get("weight_map", ()), *unlisted]))
+        other_names = (name for shard in self.shards for name in self.names_in(shard))
+        return list(dict.fromkeys([*self.index.get("weight_map", ()), *other_names]))
 
     def names_in(self, shard: str) -> list[str]:
         """List the tensors that are those of a shard: all but such as the index has elsewhere."""
-        indexed, everywhere = {*self.indexed[shard]}, self.index.get("weight_map", {})
+        index_names, everywhere = {*self.indexed[shard]}, self.index.get("weight_map", {})
         tensors = self.shards[shard].tensors
-        return [name for name in tensors if name in indexed or name not in everywhere]
+        return [name for name in tensors if name in index_names or name not in everywhere]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.weight_files import (
     CONSOLIDATED,
     families,
@@ -43,6 +42,7 @@ from castwise.checkpoint.files.remote import is_remote, list_store
 from castwise.checkpoint.files.source_files import read_file
 
 PIPELINE = "model_index.json"
+# An index has a line of about 100 bytes for each tensor.
 _MAX_INDEX_BYTES = 100_000_000
 
 
@@ -63,16 +63,16 @@ def walk(root: Path, enters: Callable[[str], bool]) -> Iterator[tuple[str, Path]
     folders = [""]
     while folders:
         prefix = folders.pop()
-        entered = []
+        subfolders = []
         folder = root / prefix if prefix else root
         for entry in entries(folder):
             path = prefix + entry.name
             if entry.is_dir() and not entry.is_symlink():
                 path += "/"
                 if enters(path):
-                    entered.append(path)
+                    subfolders.append(path)
             yield path, entry
-        folders += reversed(entered)
+        folders += reversed(subfolders)
 
 
 def weight_folders(path: Path, excludes: Callable[[str], bool]) -> dict[str, list[str]]:
@@ -133,13 +133,13 @@ def _open_components(
     root: Path, prefix: str, names: list[str], forms: set[str]
 ) -> Iterator[Component]:
     """Open what belongs together of the files in one folder: a model, an adapter, or both."""
-    done: set[str] = set()
+    names_done: set[str] = set()
     for number, family in enumerate(families(names)):
-        stems = {name: stem for name, stem in family.items() if prefix + name not in done}
+        stems = {name: stem for name, stem in family.items() if prefix + name not in names_done}
         if not stems:
             continue
         component = _open_component(root, prefix, names, stems, forms)
-        done.update(component.shards)
+        names_done.update(component.shards)
         yield replace(component, has_config=not (number and is_adapter(stems)))
 
 
@@ -153,16 +153,16 @@ def _open_component(
     of_forms: set[str] = set()
     for name in unread.intersection(indexes):
         of_forms.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
-    if len(chosen := [name for name in indexes if name not in unread]) > 1:
+    if len(index_names := [name for name in indexes if name not in unread]) > 1:
         raise CheckpointError(
-            f"{folder} has several indexes: {', '.join(chosen)}; leave all but one out "
+            f"{folder} has several indexes: {', '.join(index_names)}; leave all but one out "
             f"({exclusion()})"
         )
     index: Mapping[str, Any] = {}
-    if chosen:
-        check_link(folder / chosen[0])
-        index = _read_index(folder / chosen[0])
-        indexed = _tensors_by_shard(folder / chosen[0], index)
+    if index_names:
+        check_link(folder / index_names[0])
+        index = _read_index(folder / index_names[0])
+        tensors_of = _tensors_by_shard(folder / index_names[0], index)
     else:
         single = [name for name in stems if name not in unread and name not in of_forms]
         single = single or [name for name in stems if name not in unread]
@@ -174,36 +174,36 @@ def _open_component(
                 f"({exclusion()}), or "
                 "add the index that says which tensors belong together"
             )
-        indexed = {single[0]: ()}
+        tensors_of = {single[0]: ()}
     unread |= of_forms
-    forms.update(prefix + name for name in unread if name not in indexed)
-    for shard, tensors in indexed.items():
+    forms.update(prefix + name for name in unread if name not in tensors_of)
+    for shard, tensors in tensors_of.items():
         if shard not in names:
             raise CheckpointError(_missing(folder, shard, tensors))
-    shards = {shard: _open_shard(folder / shard, tensors) for shard, tensors in indexed.items()}
-    if chosen:
-        unlisted = stems.keys() - indexed.keys() - unread - {*indexes}
-        _check_unlisted(folder, chosen[0], stems, sorted(unlisted))
-    variants = unread.intersection(stems).difference(indexed)
+    shards = {shard: _open_shard(folder / shard, tensors) for shard, tensors in tensors_of.items()}
+    if index_names:
+        strangers = stems.keys() - tensors_of.keys() - unread - {*indexes}
+        _check_unlisted(folder, index_names[0], stems, sorted(strangers))
+    variants = unread.intersection(stems).difference(tensors_of)
     _check_forms(folder, sorted(variants), torch_forms(names, stems), shards.values())
-    strays = [name for name in other_torch_files(names, stems) if name not in indexed]
-    _check_torch_files(folder, strays, next(iter(indexed)))
+    strays = [name for name in other_torch_files(names, stems) if name not in tensors_of]
+    _check_torch_files(folder, strays, next(iter(tensors_of)))
     return Component(
         prefix,
-        prefix + chosen[0] if chosen else None,
+        prefix + index_names[0] if index_names else None,
         index,
         {prefix + shard: reader for shard, reader in shards.items()},
-        {prefix + shard: tensors for shard, tensors in indexed.items()},
+        {prefix + shard: tensors for shard, tensors in tensors_of.items()},
     )
 
 
 def _check_unlisted(
-    folder: Path, index: str, stems: Mapping[str, str], unlisted: Collection[str]
+    folder: Path, index: str, stems: Mapping[str, str], strangers: Collection[str]
 ) -> None:
     """Refuse a file of weights that has tensors, and that the index has nowhere."""
-    listed_series = {series_of(stem) for name, stem in stems.items() if name not in unlisted}
+    listed_series = {series_of(stem) for name, stem in stems.items() if name not in strangers}
     listed_series -= {series_of(stems[index])}
-    for name in unlisted:
+    for name in strangers:
         try:
             tensors = _open_shard(folder / name, ()).tensors
         except CheckpointError as error:
@@ -241,7 +241,7 @@ def _check_forms(
 
     What cannot be read is not one to lose, and Mistral's names of tensors are others.
     """
-    known = {tensor for shard in shards for tensor in shard.tensors}
+    model_names = {tensor for shard in shards for tensor in shard.tensors}
     for name in [*variants, *torch_names]:
         if name.startswith(CONSOLIDATED):
             continue
@@ -251,7 +251,7 @@ def _check_forms(
                 tensors = _read_index(folder / name)["weight_map"]
             else:
                 tensors = _open_shard(folder / name, ()).tensors
-        if tensors and known.isdisjoint(tensors):
+        if tensors and model_names.isdisjoint(tensors):
             kind = "a variant of the file without that part of its name"
             if name in torch_names:
                 kind = f"torch's form of {next(iter(shards)).path.name!r}"
@@ -261,7 +261,7 @@ def _check_forms(
             )
 
 
-def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
+def _check_torch_files(folder: Path, names: Iterable[str], neighbour: str) -> None:
     """Refuse a file beside torch's that has tensors, which engines load with the others."""
     for name in names:
         tensors: Collection[str] = ()
@@ -269,7 +269,7 @@ def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
             tensors = _open_shard(folder / name, ()).tensors
         if tensors:
             raise CheckpointError(
-                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {beside!r}; "
+                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {neighbour!r}; "
                 "nothing says whether it belongs to the model, so put it into one file with that, "
                 f"or leave it out ({exclusion()})"
             )
@@ -284,8 +284,8 @@ def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
             "leave out the index too, or neither",
         )
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-    named = f"which the index names for {tensors[0]!r}{more}"
-    return f"{folder}: shard {shard!r} {state}, {named}; {remedy}"
+    reason = f"which the index names for {tensors[0]!r}{more}"
+    return f"{folder}: shard {shard!r} {state}, {reason}; {remedy}"
 
 
 def _read_index(path: Path) -> dict[str, Any]:
@@ -320,10 +320,18 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 
 
+def _reader(path: Path) -> Reader:
+    if not is_torch(path.name):
+        return SafetensorsReader(path)
+    from castwise.checkpoint.containers.torch import TorchReader  # noqa: PLC0415  (5 milliseconds)
+
+    return TorchReader(path)
+
+
 def _open_shard(path: Path, names: tuple[str, ...]) -> Reader:
     """Read the header of a shard, which must hold these tensors, and close its file."""
     check_link(path)
-    with TorchReader(path) if is_torch(path.name) else SafetensorsReader(path) as reader:
+    with _reader(path) as reader:
         missing = [name for name in names if name not in reader.tensors]
     if missing:
         raise CheckpointError(

@@ -44,10 +44,10 @@ from castwise.checkpoint.containers._hdf5_objects import (
     Window,
     blocks,
     check_storage,
-    explained,
+    explain_errors,
     h5py_module,
     holds_numbers,
-    opened,
+    open_hdf5,
     order_of,
     texts,
     walk,
@@ -67,8 +67,9 @@ from castwise.text.wording import argument
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
 _PIECE_BYTES = 1 << 20
+# What Keras says of groups, which is of no use without them.
 _KERAS_ATTRIBUTES = frozenset(("name", "layer_names", "weight_names", "backend", "keras_version"))
-"""What Keras says of groups, which is of no use without them."""
+# Strings are copied as Python objects, so all of a dataset are in memory at once.
 _MAX_STRINGS_BYTES = 1 << 24
 
 
@@ -78,8 +79,8 @@ class _Dataset:
 
     begin: int | None
     elements: Elements | None
+    # The dtype as h5py gives it.
     dtype: np.dtype[Any]
-    """The dtype as h5py gives it."""
 
 
 class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
@@ -92,11 +93,11 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         super().__init__(SourceFile(path))
         try:
             self._begin, self._size = self._part()
-            with explained(path):
+            with explain_errors(path):
                 try_reading(path, self._begin, self._size)
                 self._window = Window(self._file.stream, self._begin, self._size)
                 # The file as h5py has it.
-                self.tree: H5File = opened(self._window)
+                self.tree: H5File = open_hdf5(self._window)
                 self.metadata = texts(self.tree)
                 self.tensors: dict[str, TensorInfo] = {}
                 # What Keras calls the layers, by the paths of the groups of their variables.
@@ -119,9 +120,11 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             if not isinstance(item, h5py.Dataset):
                 if name and isinstance(layer := item.attrs.get("name"), str):
                     self.layer_names[name] = layer
-                known = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
+                known_attributes = (
+                    {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
+                )
                 self.other_entries += [
-                    f"attribute {name}/@{key}" for key in item.attrs if key not in known
+                    f"attribute {name}/@{key}" for key in item.attrs if key not in known_attributes
                 ]
             elif holds_numbers(item):
                 self._describe(name, item)
@@ -134,25 +137,25 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         shape, dtype = check_shape(name, dataset.shape), dataset.dtype
         row = format_of(dtype)
         if row is None and dtype.kind == "V":
-            stated = dataset.attrs.get(_DTYPE_ATTRIBUTE)
-            row = format_named(stated) if isinstance(stated, str) else None
+            format_text = dataset.attrs.get(_DTYPE_ATTRIBUTE)
+            row = format_named(format_text) if isinstance(format_text, str) else None
             if row is not None and row.itemsize != dtype.itemsize:
                 raise CheckpointError(f"{name!r} is said to be {row.name}, of another size")
             row = row or assumed_format(self._assume, name, dtype.itemsize)
-        stored = str(dtype) if row is None or dtype.kind == "V" else row.name
+        stored_name = str(dtype) if row is None or dtype.kind == "V" else row.name
         format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)
         nbytes = math.prod(shape) * dtype.itemsize
         elements = Elements(format_name, order=order_of(dtype)) if format_name else None
         begin = dataset.id.get_offset()
-        kept = dataset.id.get_type()
+        stored_type = dataset.id.get_type()
         # What h5py converts does not stand in the file as numpy has it.
-        as_is = dtype.kind == "V" or kept.equal(h5py.h5t.py_create(dtype, logical=True))
+        as_is = dtype.kind == "V" or stored_type.equal(h5py.h5t.py_create(dtype, logical=True))
         if not nbytes:
             begin = 0
         elif begin is not None and begin + nbytes > self._size:
             raise CheckpointError(f"the data of {name!r} is cut off")
         place = self._begin + begin if begin is not None and as_is else None
-        self.tensors[name] = TensorInfo(name, format_name, kind, stored, shape, nbytes)
+        self.tensors[name] = TensorInfo(name, format_name, kind, stored_name, shape, nbytes)
         self._datasets[name] = _Dataset(place, elements, dtype)
 
     def stored_name(self, name: str) -> str:
@@ -174,15 +177,15 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         if begin is not None:
             yield from self._pieces_at(name, begin, self.tensors[name].nbytes, nbytes)
             return
-        with explained(self.path):
-            left = bytearray()
+        with explain_errors(self.path):
+            rest = bytearray()
             for block in blocks(self.tree[name], self.tensors[name].shape):
-                left += block.tobytes()
-                while len(left) >= nbytes:
-                    yield bytes(left[:nbytes])
-                    del left[:nbytes]
-            if left:
-                yield bytes(left)
+                rest += block.tobytes()
+                while len(rest) >= nbytes:
+                    yield bytes(rest[:nbytes])
+                    del rest[:nbytes]
+            if rest:
+                yield bytes(rest)
 
     def chunks(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of the chunks of a dataset; None if it is not cut into any."""
@@ -195,7 +198,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
 
     def box(self, name: str, ranges: Sequence[tuple[int, int]]) -> NDArray[Any]:
         """Read what of a dataset without a place is within ranges, one for each axis."""
-        with explained(self.path):
+        with explain_errors(self.path):
             values = np.asarray(self.tree[name][tuple(slice(*bounds) for bounds in ranges)])
         order, dtype = order_of(values.dtype), numpy_dtype(self.tensors[name].format or "")
         return from_bytes(values.reshape(-1).view(np.uint8), dtype, values.shape, order)
@@ -209,10 +212,10 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
                 f"({argument('assume')})"
             )
         raw = np.empty(info.nbytes, np.uint8)
-        done = 0
+        elements_done = 0
         for piece in self.pieces(name, _PIECE_BYTES):
-            raw[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-            done += len(piece)
+            raw[elements_done : elements_done + len(piece)] = np.frombuffer(piece, np.uint8)
+            elements_done += len(piece)
         return from_bytes(raw, numpy_dtype(info.format), info.shape, self.order(name))
 
     def order(self, name: str) -> Literal["<", ">"]:
@@ -230,19 +233,19 @@ class Hdf5Writer(PlacedWriter):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
         begin: int = 0,
     ) -> None:
         self._file = file
         self._source = source if isinstance(source, Hdf5Reader) else None
-        self.planned = {plan.info.name: plan for plan in planned}
+        self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
         self._begin = begin
         self._begins: dict[str, int] = {}
         self._legacy = False
-        with explained(None), self._new_file() as tree:
+        with explain_errors(None), self._new_file() as tree:
             if self._source is not None:
                 self._copy_tree(self._source.tree, tree)
             else:
@@ -253,11 +256,11 @@ class Hdf5Writer(PlacedWriter):
 
     def _new_file(self) -> H5File:
         """Open a new HDF5 file, which keeps the order of its members if the source does."""
-        ordered = False
+        has_order = False
         if self._source is not None:
-            ordered = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
+            has_order = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
         window = Window(self._file, self._begin)
-        file: H5File = h5py_module().File(window, "w", track_order=ordered)
+        file: H5File = h5py_module().File(window, "w", track_order=has_order)
         return file
 
     def _copy_tree(self, source: H5Group, target: H5Group) -> None:
@@ -269,25 +272,25 @@ class Hdf5Writer(PlacedWriter):
                 group = target if not name else _new_group(target, name, item)
                 _copy_attributes(item, group, name)
             elif name in self.planned:
-                kept = item if self._source is None else source[self._source.stored_name(name)]
-                self._create(target, name, kept)
-                _copy_attributes(kept, target[name], name, but=_DTYPE_ATTRIBUTE)
+                dataset = item if self._source is None else source[self._source.stored_name(name)]
+                self._create(target, name, dataset)
+                _copy_attributes(dataset, target[name], name, but=_DTYPE_ATTRIBUTE)
             elif self._source is None or name not in self._source.left_out:
                 _copy_other(item, target, name)
 
-    def _label(self, name: str, kept: H5Dataset | None) -> object:
+    def _label(self, name: str, dataset: H5Dataset | None) -> object:
         """Return the attribute that says the format, None if there is none."""
-        if kept is not None and self.keeps(name):
-            return kept.attrs.get(_DTYPE_ATTRIBUTE)
+        if dataset is not None and self.keeps(name):
+            return dataset.attrs.get(_DTYPE_ATTRIBUTE)
         return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None
 
-    def _create(self, tree: H5Group, name: str, kept: H5Dataset | None) -> None:
+    def _create(self, tree: H5Group, name: str, source_dataset: H5Dataset | None) -> None:
         """Create a dataset with room for its data, and take note of its place."""
         h5py = h5py_module()
         shape = self.planned[name].info.shape
         if "" in (parts := name.split("/")) or not {".", ".."}.isdisjoint(parts):
             raise CheckpointError(f"{name!r} cannot be the path of a dataset in HDF5; rename it")
-        as_is = kept if self.keeps(name) else None
+        as_is = source_dataset if self.keeps(name) else None
         if as_is is not None and self._source is not None and self._source.place(name) is not None:
             kind = as_is.id.get_type()
         else:
@@ -306,7 +309,7 @@ class Hdf5Writer(PlacedWriter):
             )
         except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name!r} cannot be a dataset in HDF5: {error}") from error
-        if (label := self._label(name, kept)) is not None:
+        if (label := self._label(name, source_dataset)) is not None:
             h5py.Dataset(dataset).attrs[_DTYPE_ATTRIBUTE] = label
         self._begins[name] = self._begin + (dataset.get_offset() or 0)
 
@@ -347,8 +350,8 @@ class Hdf5Writer(PlacedWriter):
 
 def _new_group(tree: H5Group, name: str, group: H5Object) -> H5Group:
     """Create a group like another, with the order of its members."""
-    ordered = bool(group.id.get_create_plist().get_link_creation_order())
-    return tree.create_group(name, track_order=ordered)
+    has_order = bool(group.id.get_create_plist().get_link_creation_order())
+    return tree.create_group(name, track_order=has_order)
 
 
 def _copy_other(source: object, target: H5Group, name: str) -> None:

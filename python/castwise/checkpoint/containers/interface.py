@@ -187,19 +187,19 @@ class FileReader(Generic[_File]):
 
     def _pieces_at(self, name: str, begin: int, length: int, nbytes: int) -> Iterator[bytes]:
         """Read the bytes of a tensor that lie in the file as they are, `nbytes` at a time."""
-        for done in range(0, length, nbytes):
-            size = min(nbytes, length - done)
-            piece = self._file.read(begin + done, size)
+        for bytes_done in range(0, length, nbytes):
+            size = min(nbytes, length - bytes_done)
+            piece = self._file.read(begin + bytes_done, size)
             if len(piece) != size:
-                raise self._truncated(name)
+                raise self._truncation(name)
             yield piece
 
     def _read_at(self, name: str, begin: int, data: memoryview) -> None:
         """Fill `data` with bytes of a tensor that stand in the file from `begin` on."""
         if self._file.read_into(data, begin) != len(data):
-            raise self._truncated(name)
+            raise self._truncation(name)
 
-    def _truncated(self, name: str) -> CheckpointError:
+    def _truncation(self, name: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: truncated while it was read; tensor {name!r}")
 
     def __enter__(self) -> Self:

@@ -23,7 +23,7 @@ from castwise.checkpoint.containers._zip import (
     Checksums,
     check_members,
     copy_member,
-    explained,
+    explain_errors,
     like,
     stored_begin,
 )
@@ -35,6 +35,7 @@ from castwise.quantization.producers.layouts import BYTES
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"
 _PIECE_BYTES = 1 << 20
+# A compressed member may be a thousand times as large as its file.
 _MAX_CONFIG_BYTES = 1 << 26
 
 
@@ -55,7 +56,7 @@ class KerasReader(Hdf5Reader):
     def _part(self) -> tuple[int, int]:
         """Return offset and size of the weights in the zip file, whose members are checked."""
         file, size = self._file.stream, self._file.size
-        with explained(self.path):
+        with explain_errors(self.path):
             self.archive = zipfile.ZipFile(file)
             self.members = self.archive.infolist()
             check_members(self.archive, file, size, _REMEDY)
@@ -73,12 +74,12 @@ class KerasReader(Hdf5Reader):
     def check_unchanged(self) -> None:
         """Refuse a file that was changed, or whose weights are not as they were saved."""
         super().check_unchanged()
-        with explained(self.path):
+        with explain_errors(self.path):
             self._checksums.check_all()
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a variable as an array of its format."""
-        with explained(self.path):
+        with explain_errors(self.path):
             self._checksums.check_all()
         return super().read(name)
 
@@ -92,15 +93,15 @@ class KerasReader(Hdf5Reader):
             return None
         if member.file_size > _MAX_CONFIG_BYTES:
             raise CheckpointError(f"it has {member.file_size:,} bytes")
-        with explained(self.path):
+        with explain_errors(self.path):
             return json.loads(self.archive.read(member))
 
     def stated(self) -> object:
         """Return what the configuration states of quantised layers; errors are those of `model`."""
-        coded = {
+        code_layers = {
             name.rpartition("/")[0] for name, info in self.tensors.items() if info.format in BYTES
         }
-        return stated_layers(self.model(), self.layer_names, coded)
+        return stated_layers(self.model(), self.layer_names, code_layers)
 
 
 class KerasWriter(Hdf5Writer):
@@ -109,7 +110,7 @@ class KerasWriter(Hdf5Writer):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
@@ -121,14 +122,14 @@ class KerasWriter(Hdf5Writer):
         self._zip = zipfile.ZipFile(file, "w")
         try:
             begin = self._copy_members(file, source)
-            super().__init__(file, planned, metadata, source, begin)
+            super().__init__(file, plans, metadata, source, begin)
         except BaseException:
             self._close()
             raise
 
     def _copy_members(self, file: BinaryIO, source: KerasReader) -> int:
         """Write all but the weights, and begin these; returns where they are to stand."""
-        with explained(source.path):
+        with explain_errors(source.path):
             for member in source.members:
                 if member.filename == _WEIGHTS:
                     self._entry = like(member)

@@ -39,7 +39,7 @@ class NpyReader(PlacedReader[SourceFile | RemoteSource]):
         super().__init__(source_file(path))
         self.metadata: dict[str, str] = {}
         try:
-            with self._explained():
+            with self._explain_errors():
                 self._header = read_npy_header(
                     self._file.stream, path.stem, self._file.size, assume
                 )
@@ -63,11 +63,11 @@ class NpyReader(PlacedReader[SourceFile | RemoteSource]):
         """Read the array."""
         self.expect([name])
         pieces = self.pieces(name, _PIECE_BYTES)
-        with self._explained():
+        with self._explain_errors():
             return npy_array(pieces, self._header)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Name the file in every error."""
         try:
             yield
@@ -86,26 +86,26 @@ class NpyWriter(Writer):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
-        if len(planned) != 1 or metadata:
+        if len(plans) != 1 or metadata:
             raise CheckpointError(
-                f".npy holds one array and no metadata, not {len(planned)} arrays"
+                f".npy holds one array and no metadata, not {len(plans)} arrays"
                 f"{' with metadata' if metadata else ''}; write .npz or .safetensors"
             )
         self._file = file
         self._source = source
-        self._plan = planned[0]
+        self._plan = plans[0]
         self.planned = {self._plan.info.name: self._plan}
         self.order = list(self.planned)
         self._begin = 0
         if isinstance(source, NpyReader):
             # The array can be converted in its place.
-            kept = self._plan.target is None
+            keeps = self._plan.target is None
             self._begin = file.write(
-                source.header_bytes() if kept else new_header(self._plan, source)
+                source.header_bytes() if keeps else new_header(self._plan, source)
             )
 
     def keeps(self, name: str) -> bool:
@@ -151,14 +151,14 @@ def new_header(plan: Planned, source: Reader | None) -> bytes:
 
 def npy_pieces(file: IO[bytes], header: NpyHeader, nbytes: int) -> Iterator[bytes]:
     """Read the data that follows a header, `nbytes` at a time."""
-    left = header.info.nbytes
-    while left:
+    bytes_left = header.info.nbytes
+    while bytes_left:
         # In pieces: a member of a zip file is decompressed into a copy of what is asked for.
-        size = min(nbytes, left)
+        size = min(nbytes, bytes_left)
         piece = file.read(size)
         if len(piece) < size:
             raise CheckpointError(f"array {header.info.name!r} is truncated")
-        left -= size
+        bytes_left -= size
         yield piece
 
 
@@ -173,12 +173,12 @@ def npy_array(pieces: Iterator[bytes], header: NpyHeader) -> NDArray[Any]:
             f"array {info.name!r} holds Python objects; castwise opens no pickles"
         )
     raw = np.empty(info.nbytes, np.uint8)
-    done = 0
+    bytes_done = 0
     for piece in pieces:
-        raw[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-        done += len(piece)
+        raw[bytes_done : bytes_done + len(piece)] = np.frombuffer(piece, np.uint8)
+        bytes_done += len(piece)
     try:
-        array = _shaped(raw, header.dtype, info.shape, fortran=header.fortran)
+        array = _shape_array(raw, header.dtype, info.shape, fortran=header.fortran)
     except ValueError as error:
         raise CheckpointError(f"array {info.name!r} cannot be held by numpy: {error}") from error
     if info.format is None or header.dtype.kind != "V":
@@ -207,7 +207,7 @@ def write_npy(file: IO[bytes], array: NDArray[Any], name: str) -> None:
         file.write(flat.view(np.uint8).data)
 
 
-def _shaped(
+def _shape_array(
     raw: NDArray[np.uint8], dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
 ) -> NDArray[Any]:
     if dtype.itemsize == 0:

@@ -24,7 +24,7 @@ from castwise.checkpoint.containers._zip import (
     check_member_name,
     check_members,
     copy_member,
-    explained,
+    explain_errors,
     like,
 )
 from castwise.checkpoint.containers.interface import (
@@ -47,7 +47,9 @@ from castwise.checkpoint.files.source_files import SourceFile, source_file
 METADATA_MEMBER = "__metadata__.json"
 
 _PIECE_BYTES = 1 << 20
+# The entry of a member has two bytes for the length of its name.
 _MAX_NAME_BYTES = 65_535
+# As much as a header of safetensors may have, from which they come.
 _MAX_METADATA_BYTES = 100_000_000
 _REMEDY = "save the file again with numpy"
 
@@ -58,7 +60,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(source_file(path))
         try:
-            with self._explained():
+            with self._explain_errors():
                 self._zip = zipfile.ZipFile(self._file.stream)
                 self._members = self._checked_members()
                 self.metadata = self._read_metadata()
@@ -92,7 +94,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read an array's data, `nbytes` at a time."""
-        with self._explained():
+        with self._explain_errors():
             yield from self._pieces(name, nbytes)
 
     def _pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
@@ -104,12 +106,12 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def read(self, name: str) -> NDArray[Any]:
         """Read the array of a member."""
-        with self._explained():
+        with self._explain_errors():
             return npy_array(self._pieces(name, _PIECE_BYTES), self._headers[name])
 
     def header_bytes(self, name: str) -> bytes:
         """Read the header of an array as it stands."""
-        with self._explained(), self._zip.open(self._members[name]) as member:
+        with self._explain_errors(), self._zip.open(self._members[name]) as member:
             return member.read(self._headers[name].nbytes)
 
     def entry(self, name: str) -> zipfile.ZipInfo:
@@ -118,11 +120,11 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
         """Copy a member; its decompressed bytes stay the same."""
-        with self._explained():
+        with self._explain_errors():
             copy_member(self._zip, self._members[name], target)
 
-    def _explained(self) -> AbstractContextManager[None]:
-        return explained(self.path)
+    def _explain_errors(self) -> AbstractContextManager[None]:
+        return explain_errors(self.path)
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         """Return the members by name without `.npy`; a name stands for one member only."""
@@ -170,7 +172,7 @@ class NpzWriter(Writer):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
         *,
@@ -178,7 +180,7 @@ class NpzWriter(Writer):
     ) -> None:
         self._source = source
         self._archive = source if isinstance(source, NpzReader) else None
-        self.planned = {plan.info.name: plan for plan in planned}
+        self.planned = {plan.info.name: plan for plan in plans}
         self._metadata = dict(metadata)
         self._compression = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
         self.order = list(self.planned)
@@ -187,7 +189,7 @@ class NpzWriter(Writer):
                 f"a tensor of an .npz cannot be named {METADATA_MEMBER!r}, where its metadata "
                 "stands; rename it"
             )
-        for plan in planned if source is not None else ():
+        for plan in plans if source is not None else ():
             if plan.target is None and plan.info.format is None and not self.keeps(plan.info.name):
                 raise CheckpointError(
                     f"tensor {plan.info.name!r} is stored as {plan.info.stored}, which .npz cannot "

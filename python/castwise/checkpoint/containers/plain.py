@@ -152,13 +152,13 @@ class PlainWriter(PlacedWriter):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
         del source
         self._file = file
-        self.planned = {plan.info.name: plan for plan in planned}
+        self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
         tensors: list[HeaderTensor] = []
         end = 0

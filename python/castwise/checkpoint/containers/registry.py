@@ -71,8 +71,8 @@ STARTS: Mapping[bytes, str] = {
 WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf.format"}
 """The modules of containers that hold whole models, whose tensors must be decoded."""
 
+# What `Path.suffix` can be.
 _SUFFIX = re.compile(r"\.[^./\\\s]+")
-"""What `Path.suffix` can be."""
 
 _containers = dict(_BUILT_IN)
 
@@ -107,7 +107,7 @@ def register(suffix: str, container: Container) -> None:
         raise ValueError(
             f"suffix={suffix!r} is not valid; give one as '.jst', which castwise does not have."
         )
-    _containers[suffix.lower()] = _checked(container, f"container={container!r}")
+    _containers[suffix.lower()] = _check_container(container, f"container={container!r}")
 
 
 def find(suffix: str) -> Container | None:
@@ -122,7 +122,7 @@ def find(suffix: str) -> Container | None:
     if suffix not in _containers and (entry := _offered_for(suffix)) is not None:
         subject = f"the container for {suffix}, {entry.value} of {package_of(entry)},"
         try:
-            _containers[suffix] = _checked(load_entry(entry, subject), subject)
+            _containers[suffix] = _check_container(load_entry(entry, subject), subject)
         except (ImportError, TypeError) as error:
             raise CheckpointError(str(error).removesuffix(".")) from error
     return _containers.get(suffix)
@@ -132,8 +132,8 @@ def model_format(suffix: str) -> ModelFormat | None:
     """Return what is to be known of a container of whole models; None of others."""
     if suffix not in WHOLE_MODELS:
         return None
-    found: ModelFormat = import_module(WHOLE_MODELS[suffix]).FORMAT
-    return found
+    row: ModelFormat = import_module(WHOLE_MODELS[suffix]).FORMAT
+    return row
 
 
 def is_suffix(suffix: str) -> bool:
@@ -168,7 +168,7 @@ def _offered_for(suffix: str) -> EntryPoint | None:
     return offered(GROUP).get(name) if name.isidentifier() else None
 
 
-def _checked(container: object, subject: str) -> Container:
+def _check_container(container: object, subject: str) -> Container:
     if not isinstance(container, Container):
         raise TypeError(
             f"{subject} is not a castwise.checkpoint.containers.protocol.Container; make it one."

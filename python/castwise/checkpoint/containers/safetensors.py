@@ -36,12 +36,14 @@ from castwise.checkpoint.files.remote import RemoteSource
 from castwise.checkpoint.files.source_files import SourceFile, source_file
 from castwise.text.wording import argument
 
+# The file begins with the length of its header, in little-endian order.
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
+# Metadata key under which the formats of `U8` tensors stand.
 _FORMATS_KEY = "castwise.dtypes"
-"""Metadata key under which the formats of `U8` tensors stand."""
 
+# Elements of 4 bits lie two in a byte, and those of 6 bits four in three.
 _NIBBLE_BITS = 4
 _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 
@@ -72,7 +74,7 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
         try:
             entries, pairs, start = self._read_header()
             self._begins: dict[str, int] = {}  # byte offsets in the file
-            self._tagged: dict[str, StoredLayout] = {}
+            self._layouts: dict[str, StoredLayout] = {}
             self.tensors: dict[str, TensorInfo] = {}
             self._describe_all(entries, pairs.get(_FORMATS_KEY), start)
         except CheckpointError as error:
@@ -113,21 +115,21 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
         start: int,
     ) -> None:
         tags = _formats_by_name(tags_text)
-        for name, code, stored, begin, end in entries:
-            shape = check_shape(name, stored)
-            format_name, kind = _described(code)
+        for name, code, stored_shape, begin, end in entries:
+            shape = check_shape(name, stored_shape)
+            format_name, kind = _code_format(code)
             # A tag counts only for raw bytes: another tool may have replaced the tensor and kept
             # the metadata.
             if name in tags and code == _raw_code():
-                self._tagged[name] = StoredLayout(code, shape, tags[name])
-                format_name, kind, shape = _tagged(name, tags[name], shape)
+                self._layouts[name] = StoredLayout(code, shape, tags[name])
+                format_name, kind, shape = _tag_format(name, tags[name], shape)
             self.tensors[name] = TensorInfo(name, format_name, kind, code, shape, end - begin)
             self._begins[name] = start + begin
 
     def layout(self, name: str) -> StoredLayout:
         """Return code, shape and tag of a tensor in this file."""
         info = self.tensors[name]
-        return self._tagged.get(name) or StoredLayout(info.stored, info.shape)
+        return self._layouts.get(name) or StoredLayout(info.stored, info.shape)
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
@@ -165,13 +167,13 @@ class SafetensorsWriter(PlacedWriter):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
         self._file = file
         self._source = source if isinstance(source, SafetensorsReader) else None
-        self.planned = {plan.info.name: plan for plan in planned}
+        self.planned = {plan.info.name: plan for plan in plans}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
         layouts = [self._layout(plan) for plan in self.planned.values()]
@@ -221,18 +223,18 @@ class SafetensorsWriter(PlacedWriter):
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
         code = self._layout(self.planned[name]).code
-        packed = _packed_bits(code) is not None  # in nibbles, by `_layout_for`
-        raw = pack_nibbles(array) if packed else to_bytes(array)
+        is_packed = _packed_bits(code) is not None  # in nibbles, by `_layout_for`
+        raw = pack_nibbles(array) if is_packed else to_bytes(array)
         self._go_to(name)
         self._file.write(raw.data)
 
 
-def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
+def check_codes(plans: Iterable[Planned], *, keeps: bool) -> None:
     """CheckpointError naming the first tensor that could only be written as bytes.
 
     `keeps` says that the bytes of tensors that are not cast stay as they are.
     """
-    for plan in planned:
+    for plan in plans:
         name = plan.target or (None if keeps else plan.info.format)
         if name is None or _layout_for(name, plan.info.shape).tag is None:
             continue
@@ -289,8 +291,8 @@ def _writing(name: str) -> tuple[str | None, int | None, int]:
     return code, None if code is None else _packed_bits(code), row.itemsize
 
 
-def _tagged(
-    name: str, tag: str, stored: tuple[int, ...]
+def _tag_format(
+    name: str, tag: str, shape: tuple[int, ...]
 ) -> tuple[str | None, str, tuple[int, ...]]:
     """Return format, kind and shape of a tensor of raw bytes that the metadata gives a format.
 
@@ -298,12 +300,12 @@ def _tagged(
     """
     row = format_named(tag)
     if row is None:
-        return None, UNKNOWN, stored
-    return row.name, row.kind, _without_byte_axis(name, row, stored) if row.itemsize > 1 else stored
+        return None, UNKNOWN, shape
+    return row.name, row.kind, _without_byte_axis(name, row, shape) if row.itemsize > 1 else shape
 
 
 @lru_cache
-def _described(code: str) -> tuple[str | None, str]:
+def _code_format(code: str) -> tuple[str | None, str]:
     """Return format and kind: the same strings for every tensor."""
     row = _format_of_code().get(code)
     return (row.name, row.kind) if row is not None else (None, UNKNOWN)
@@ -357,10 +359,10 @@ def _raw_code() -> str:
     return code
 
 
-def _without_byte_axis(name: str, row: FormatInfo, stored: tuple[int, ...]) -> tuple[int, ...]:
-    if not stored or stored[-1] != row.itemsize:
+def _without_byte_axis(name: str, row: FormatInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not shape or shape[-1] != row.itemsize:
         raise CheckpointError(
             f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "
-            f"{stored}, whose last axis is not {row.itemsize}"
+            f"{shape}, whose last axis is not {row.itemsize}"
         )
-    return stored[:-1]
+    return shape[:-1]

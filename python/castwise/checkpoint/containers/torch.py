@@ -31,7 +31,12 @@ from castwise.checkpoint.containers._torch_values import (
     TorchStorage,
     TorchTensor,
 )
-from castwise.checkpoint.containers._zip import Checksums, check_members, explained, stored_begin
+from castwise.checkpoint.containers._zip import (
+    Checksums,
+    check_members,
+    explain_errors,
+    stored_begin,
+)
 from castwise.checkpoint.containers.array_bytes import from_bytes, unpack
 from castwise.checkpoint.containers.interface import Arrangement, Elements, PlacedReader
 from castwise.checkpoint.files.remote import RemoteSource
@@ -42,13 +47,16 @@ _LOGGER = logging.getLogger(__name__)
 _ZIP_START = b"PK\3\4"
 _PICKLE = "data.pkl"
 _ZIP_REMEDY = "save the file again in torch"
+# `MAGIC_NUMBER` and `PROTOCOL_VERSION` of torch/serialization.py.
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
+# Old files have the count of elements before those of each storage.
 _COUNT_BYTES = 8
 
+# Keys under which training checkpoints keep the model, beside the optimizer and more.
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net")
-"""Keys under which training checkpoints keep the model, beside the optimizer and more."""
 
+# The pickle may hold itself; state dictionaries have at most a few levels.
 _MAX_DEPTH = 64
 _MAX_VALUES = 1 << 21
 _FEW_VALUES, _MOST_REPEATS = 1 << 16, 16
@@ -79,12 +87,12 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         super().__init__(source_file(path))
         self._checksums = Checksums(self._file.read)
         try:
-            with explained(path):
+            with explain_errors(path):
                 is_zip = self._file.stream.read(len(_ZIP_START)) == _ZIP_START
                 value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
-                contents = _named(value, path.stem)
+                contents = _name_tensors(value, path.stem)
                 self._begins: dict[str, int] = {}  # byte offsets in the file
-                self._strided: dict[str, _Strided] = {}
+                self._strides: dict[str, _Strided] = {}
                 self.tensors: dict[str, TensorInfo] = {}
                 for name, tensor in contents.tensors.items():
                     self._describe(name, tensor, storages)
@@ -92,8 +100,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             self._file.close()
             raise
         self.other_entries = contents.other_entries
+        # What holds tensors beside those of the model, and how many.
         self.dropped = contents.dropped
-        """What holds tensors beside those of the model, and how many."""
         # By this transformers knows whose tensors a safetensors file holds.
         self.metadata = {"format": "pt"}
         if contents.dropped and warns:
@@ -130,10 +138,10 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         """Return place and size of the pickle, those of storages by key, and the byte order."""
         file, size = self._file.stream, self._file.size
         with zipfile.ZipFile(file) as archive:
-            listed = archive.infolist()
+            infos = archive.infolist()
             check_members(archive, file, size, _ZIP_REMEDY)
-            members = {member.filename: member for member in listed}
-            if len(members) < len(listed):
+            members = {member.filename: member for member in infos}
+            if len(members) < len(infos):
                 raise CheckpointError("two members of the zip file have the same name")
             roots = [name.removesuffix(_PICKLE) for name in members if _is_main_pickle(name)]
             if len(roots) != 1:
@@ -228,8 +236,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 f"tensor {name!r} repeats its elements, so that it takes {nbytes:,} bytes; save "
                 "it as it was before it was expanded"
             )
-        packed = dtype in PACKED
-        if packed:
+        is_packed = dtype in PACKED
+        if is_packed:
             if not shape:
                 raise CheckpointError(f"tensor {name!r} of {dtype} has no axis")
             shape = (*shape[:-1], 2 * shape[-1])
@@ -240,49 +248,49 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 item * stride if n > 1 else 0
                 for n, stride in zip(tensor.shape, tensor.strides, strict=True)
             )
-            is_fortran = not packed and _is_dense(tensor.shape, tensor.strides)
+            is_fortran = not is_packed and _is_dense(tensor.shape, tensor.strides)
             arrangement = Arrangement(item, tensor.shape, tuple(strides))
-            self._strided[name] = _Strided(size, arrangement, is_fortran)
+            self._strides[name] = _Strided(size, arrangement, is_fortran)
         self.tensors[name] = TensorInfo(name, *_format_and_kind(dtype), dtype, shape, nbytes)
 
     def check_unchanged(self) -> None:
         """Refuse a file that was changed, or of which data that was read is not as it was saved."""
         super().check_unchanged()
-        with explained(self.path):
+        with explain_errors(self.path):
             self._checksums.check_all()
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if it is of no known format."""
-        info, strided = self.tensors[name], self._strided.get(name)
+        info, layout = self.tensors[name], self._strides.get(name)
         if info.format is None:
             return None
-        is_fortran = strided is not None and strided.is_fortran
+        is_fortran = layout is not None and layout.is_fortran
         return _elements(info.format, info.stored in PACKED, self._order, is_fortran)
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Return where the items of a tensor stand that are not in C order."""
-        strided = self._strided.get(name)
-        return None if strided is None else strided.arrangement
+        layout = self._strides.get(name)
+        return None if layout is None else layout.arrangement
 
     def _length(self, name: str) -> int:
         """Return the bytes in which the items of a tensor are, with what stands between them."""
-        strided = self._strided.get(name)
-        return self.tensors[name].nbytes if strided is None else strided.size
+        layout = self._strides.get(name)
+        return self.tensors[name].nbytes if layout is None else layout.size
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format, in C order."""
-        info, strided = self.tensors[name], self._strided.get(name)
+        info, layout = self.tensors[name], self._strides.get(name)
         if info.format is None:
             raise CheckpointError(
                 f"{self.path}: tensor {name!r} is stored as {info.stored}, which castwise does not "
                 "know"
             )
-        with explained(self.path):
+        with explain_errors(self.path):
             self._checksums.check(self._begins[name])
         dense = self._bytes(name)
-        if strided is not None:
+        if layout is not None:
             # `_describe` checked that all elements are there.
-            arrangement = strided.arrangement
+            arrangement = layout.arrangement
             storage = dense.view(f"V{arrangement.item}")
             view = np.lib.stride_tricks.as_strided(storage, arrangement.shape, arrangement.strides)
             dense = np.ascontiguousarray(view).reshape(-1).view(np.uint8)
@@ -299,9 +307,9 @@ def _format_and_kind(dtype: str) -> tuple[str | None, str]:
 
 
 @lru_cache
-def _elements(name: str, packed: bool, order: _Order, fortran: bool) -> Elements:
+def _elements(name: str, is_packed: bool, order: _Order, fortran: bool) -> Elements:
     """Return how elements stand in the file: the same object for every tensor."""
-    return Elements(name, packed, order, fortran)
+    return Elements(name, is_packed, order, fortran)
 
 
 def _is_main_pickle(name: str) -> bool:
@@ -310,11 +318,11 @@ def _is_main_pickle(name: str) -> bool:
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Return True if elements follow each other without gaps, the first axis varying fastest."""
-    expected = 1
+    dense_stride = 1
     for count, stride in zip(shape, strides, strict=True):
-        if count != 1 and stride != expected and 0 not in shape:
+        if count != 1 and stride != dense_stride and 0 not in shape:
             return False
-        expected *= count
+        dense_stride *= count
     return True
 
 
@@ -372,13 +380,13 @@ class _Contents:
                 raise CheckpointError("the names of its tensors are too long")
             self.tensors[name] = value
             return []
-        before, other_entries = len(self.tensors), []
+        tensor_count, other_entries = len(self.tensors), []
         for key, part in _entries(value):
             count = len(self.tensors)
             other_entries += self.add(part, (*path, _text(key)), default)
             if len(self.tensors) > count and not _is_name(key):
                 raise CheckpointError(f"a key in {name!r} is neither text nor a number")
-        return other_entries if len(self.tensors) > before else [name]
+        return other_entries if len(self.tensors) > tensor_count else [name]
 
 
 def _check_repeats(value: object) -> None:
@@ -391,23 +399,23 @@ def _check_repeats(value: object) -> None:
     def count(part: object, depth: int) -> int:
         if depth > _MAX_DEPTH or not isinstance(part, dict | list | tuple):
             return 1
-        if (known := counts.get(id(part))) is None:
-            counts[id(part)] = known = 1  # also inside of itself
-            stored.append(len(part))
-            known += sum(count(inner, depth + 1) for _, inner in _entries(part))
-            counts[id(part)] = known
-        return known
+        if (number := counts.get(id(part))) is None:
+            counts[id(part)] = number = 1  # also inside of itself
+            lengths.append(len(part))
+            number += sum(count(inner, depth + 1) for _, inner in _entries(part))
+            counts[id(part)] = number
+        return number
 
-    stored: list[int] = []
+    lengths: list[int] = []
     total = count(value, 0)
-    if total > (most := max(_FEW_VALUES, _MOST_REPEATS * sum(stored))):
+    if total > (most := max(_FEW_VALUES, _MOST_REPEATS * sum(lengths))):
         raise CheckpointError(
-            f"its pickle refers to {sum(stored):,} values so often that they stand at more than "
+            f"its pickle refers to {sum(lengths):,} values so often that they stand at more than "
             f"{most:,} places"
         )
 
 
-def _named(value: object, stem: str) -> _Contents:
+def _name_tensors(value: object, stem: str) -> _Contents:
     """Give every tensor of a value its name; a tensor that stands alone is named `stem`."""
     _check_repeats(value)
     everything = _Contents()

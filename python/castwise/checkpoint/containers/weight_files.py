@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 INDEX_SUFFIX = ".safetensors.index.json"
+# Mistral's own files, beside those of transformers in the same folder.
 CONSOLIDATED = "consolidated"
 TORCH_SUFFIX = ".bin"
 
@@ -26,12 +27,13 @@ _FILE = re.compile(
     r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
     re.DOTALL,
 )
+# As `split_torch_state_dict_into_shards` of huggingface_hub names them.
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
+# What the names of torch's files begin with that transformers, diffusers and peft load.
 _OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)
-"""What the names of torch's files begin with that transformers, diffusers and peft load."""
 
+# What those of peft begin with, which stand beside a model or by themselves.
 _ADAPTER = re.compile(r"adapter_model(?:[.-].+)?", re.DOTALL)
-"""What those of peft begin with, which stand beside a model or by themselves."""
 
 
 def is_safetensors(name: str) -> bool:

@@ -80,7 +80,7 @@ class ModelFiles:
         for warning in self.unknown:
             _LOGGER.warning("%s", warning)
 
-    def added(self, sections: Mapping[str, Any]) -> dict[str, str]:
+    def all_files(self, sections: Mapping[str, Any]) -> dict[str, str]:
         """Return all files, `config.json` with further sections."""
         if not self.config:
             return {}

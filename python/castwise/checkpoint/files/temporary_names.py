@@ -11,10 +11,8 @@ beside it, until another run for the same destination resumes it or begins anew.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import secrets
 import shutil
 import signal
 import sys
@@ -48,7 +46,7 @@ class TemporaryName:
     def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
         self._path = path
         self._temporary = path.with_name(
-            f"{_prefix(path)}{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}"
+            f"{_prefix(path)}{os.urandom(_TOKEN_BYTES).hex()}{_SUFFIX}"
         )
         self._is_kept = (
             is_kept  # asked at the end if a resumable folder stays; None: it is another's
@@ -283,6 +281,8 @@ def _prefix(path: Path) -> str:
     """Return how the temporary names of `path` begin; two names never share it, however long."""
     name = path.name
     if len(name) > _NAME_CHARACTERS:
+        import hashlib  # noqa: PLC0415  (milliseconds, for long names alone)
+
         digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
         name = f"{name[:_NAME_CHARACTERS]}-{digest}"
     return f".{name}."

@@ -13,28 +13,28 @@ from typing import Any
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of, is_wide
 
+# Formats whose payload is `weight_packed`, and its dtype.
 _PACKED = {
     "pack-quantized": "I32",
     **dict.fromkeys(("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized"), "U8"),
 }
-"""Formats whose payload is `weight_packed`, and its dtype."""
 
 _MXFP8 = "mxfp8-quantized"
+# Formats whose payload is `weight`.
 _PLAIN = ("naive-quantized", "float-quantized", "int-quantized", _MXFP8)
-"""Formats whose payload is `weight`."""
 
+# The formats of floats of so many bits in groups of so many.
 _FLOATS = {
     (4, 32): "mxfp4-pack-quantized",
     (6, 32): "mxfp6-pack-quantized",
     (8, 32): _MXFP8,
     (4, 16): "nvfp4-pack-quantized",
 }
-"""The formats of floats of so many bits in groups of so many."""
 
 _BYTE = 8
 _E4M3 = "F8_E4M3"
+# The codes of dtypes of scales that are powers of two.
 _POWERS = {"U8", "F8_E8M0"}
-"""The codes of dtypes of scales that are powers of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Arguments:
     # The compression format of the group; "" if neither it nor the whole states one.
     form: str
     # True if an index says in which group each column is.
-    ordered: bool
+    has_order: bool
     # True if inputs are quantised, too.
     inputs: bool
 
@@ -73,14 +73,18 @@ class Arguments:
             block=(int(block[0]), int(block[1])) if block else None,
             symmetric=weights.get("symmetric") is not False,
             form="",
-            ordered=weights.get("actorder") in {"group", "dynamic"},
+            has_order=weights.get("actorder") in {"group", "dynamic"},
             inputs=isinstance(group.get("input_activations"), Mapping),
         )
-        stated = group.get("format") or whole.get("format")
-        form = arguments.inferred(weights, group) if stated in {None, "mixed-precision"} else stated
+        form_text = group.get("format") or whole.get("format")
+        form = (
+            arguments.infer_format(weights, group)
+            if form_text in {None, "mixed-precision"}
+            else form_text
+        )
         return cls(**{name: getattr(arguments, name) for name in cls.__slots__} | {"form": form})
 
-    def inferred(self, weights: Mapping[str, Any], group: Mapping[str, Any]) -> str:
+    def infer_format(self, weights: Mapping[str, Any], group: Mapping[str, Any]) -> str:
         """Return the format that is used where none is stated (`infer_module_format`)."""
         form = _FLOATS.get((self.bits, self.group)) if self.kind == "float" else None
         has_powers = "uint8" in str(weights.get("scale_dtype"))
@@ -109,14 +113,14 @@ class Arguments:
         if self.form not in _PACKED and self.form not in _PLAIN:
             return f"it needs the format {self.form!r}, which stores no codes"
         suffix = "_packed" if self.form in _PACKED else ""
-        needed = {suffix, "_scale"}
-        needed |= {"_shape"} if self.form == "pack-quantized" else set()
-        needed |= {"_global_scale"} if self.strategy == "tensor_group" else set()
-        needed |= set() if self.symmetric else {"_zero_point"}
-        for name in sorted(needed):
+        suffixes = {suffix, "_scale"}
+        suffixes |= {"_shape"} if self.form == "pack-quantized" else set()
+        suffixes |= {"_global_scale"} if self.strategy == "tensor_group" else set()
+        suffixes |= set() if self.symmetric else {"_zero_point"}
+        for name in sorted(suffixes):
             if name not in module.tensors:
                 return f"it needs 'weight{name}', and the file has none"
-        extra = {name for name in module.tensors if name[:1] in ("", "_")} - needed - {"_g_idx"}
+        extra = {name for name in module.tensors if name[:1] in ("", "_")} - suffixes - {"_g_idx"}
         if extra:
             return f"it drops 'weight{min(extra)}', for which {self.scheme} has no place"
         payload, scale = module.tensors[suffix], module.tensors["_scale"]

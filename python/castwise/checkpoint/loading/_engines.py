@@ -27,14 +27,15 @@ _LINEAR, _HEAD, _EMBEDDING = (
 )
 """Classes of engines; a target is looked for in the name of the class, whatever its case."""
 
+# The names of the weights of an expert by which engines look up how all of a layer are stored.
 _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
-"""The names of the weights of an expert by which engines look up how all of a layer are stored."""
 
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 
 _BYTE = 8
 _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
 
+# ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts.
 _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "FP8": ("fp8_tensor", _E4M3, _F32, frozenset(("_scale",))),
     "FP8_PER_CHANNEL_PER_TOKEN": (
@@ -48,7 +49,6 @@ _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "W4A16_NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
     "MXFP8": ("mxfp8_e4m3", _E4M3, _U8, frozenset(("_scale",))),
 }
-"""ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ class _Method:
         """Return True for a module that is left without quantisation."""
         raise NotImplementedError
 
-    def stored(self, names: Sequence[str], class_name: str) -> object | None:
+    def storage(self, names: Sequence[str], class_name: str) -> object | None:
         """Return how the weights that are joined to one are stored; None if they are plain."""
         raise NotImplementedError
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, storage: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         """Yield what a module lacks that is stored so."""
         raise NotImplementedError
 
@@ -142,18 +142,18 @@ class _CompressedTensors(_Method):
             return re.match(text[3:], name) is not None
         return text == name or (self.engine.suffixes and name.endswith(f".{text}"))
 
-    def stored(self, names: Sequence[str], class_name: str) -> Arguments | None:
+    def storage(self, names: Sequence[str], class_name: str) -> Arguments | None:
         targets = [next((t for t in self._targets if self._names(name, t)), None) for name in names]
         target = targets[0] if all(targets) else None
         if target is None:
             target = next((t for t in self._targets if t.lower() in class_name.lower()), None)
         return None if target is None else self._targets[target]
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, arguments: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         has_method = self.holds(
-            stored.scheme, is_expert=module.is_expert, recipe="compressed-tensors"
-        ) or (stored.inputs and stored.bits == _BYTE)
-        if stored.ordered and self.engine.refuses_order:
+            arguments.scheme, is_expert=module.is_expert, recipe="compressed-tensors"
+        ) or (arguments.inputs and arguments.bits == _BYTE)
+        if arguments.has_order and self.engine.refuses_order:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads no groups in an order of their own (actorder)",
@@ -163,39 +163,39 @@ class _CompressedTensors(_Method):
             kind = "experts" if module.is_expert else "linear layers"
             yield LoadingProblem(
                 module.name,
-                f"{view.consumer} has no method for {kind} of {stored.scheme}",
+                f"{view.consumer} has no method for {kind} of {arguments.scheme}",
                 f"choose another scheme, or {leave()}",
             )
         else:
-            yield from view.quantized(module, stored)
+            yield from view.arguments_problems(module, arguments)
 
 
 class _Float8(_Method):
     def __init__(self, engine: _Engine, section: Mapping[str, Any]) -> None:
         super().__init__(engine)
-        stated = section.get("ignored_layers") or section.get("modules_to_not_convert") or ()
-        self._ignored = [text for text in stated if isinstance(text, str)]
+        texts = section.get("ignored_layers") or section.get("modules_to_not_convert") or ()
+        self._ignore_texts = [text for text in texts if isinstance(text, str)]
         block = section.get("weight_block_size")
         self._block = tuple(block) if isinstance(block, list) else None
 
     def excepts(self, name: str) -> bool:
         if ".experts." in name:
             layer = name.partition(".experts.")[0] + ".experts"
-            return any(layer in text for text in self._ignored if "experts" in text)
+            return any(layer in text for text in self._ignore_texts if "experts" in text)
         if self.engine.suffixes:
             return any(
                 name == text or name.endswith(f".{text}") or name.startswith(f"{text}.")
-                for text in self._ignored
+                for text in self._ignore_texts
             )
-        return name in self._ignored
+        return name in self._ignore_texts
 
-    def stored(self, names: Sequence[str], class_name: str) -> str | None:
+    def storage(self, names: Sequence[str], class_name: str) -> str | None:
         del names
         return None if class_name in {_HEAD, _EMBEDDING} else "fp8_block"
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, scheme: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         part = "_scale" if self._block is None else "_scale_inv"
-        yield from _misfit(view, module, str(stored), _E4M3, frozenset((part,)))
+        yield from _misfit(view, module, str(scheme), _E4M3, frozenset((part,)))
         payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
         if payload is None or scale is None or self._block is None or len(payload.shape) < MATRIX:
             return
@@ -216,10 +216,10 @@ class _ModelOpt(_Method):
         file = files.get("hf_quant_config.json")
         inner = file.get("quantization") if isinstance(file, Mapping) else None
         values = section or (inner if isinstance(inner, Mapping) else {})
-        nested = values.get("quantization")
-        values = nested if isinstance(nested, Mapping) else values
-        excepted = values.get("exclude_modules") or values.get("ignore") or ()
-        self._excepted = [text for text in excepted if isinstance(text, str)]
+        inner_values = values.get("quantization")
+        values = inner_values if isinstance(inner_values, Mapping) else values
+        patterns = values.get("exclude_modules") or values.get("ignore") or ()
+        self._ignore_patterns = [text for text in patterns if isinstance(text, str)]
         self._algorithm = str(values.get("quant_algo", "")).upper()
 
     def fault(self) -> str | None:
@@ -231,20 +231,20 @@ class _ModelOpt(_Method):
         layer = name.partition(".experts.")[0] + ".experts" if ".experts." in name else name
         if self.engine.suffixes:  # all experts of a layer are one module
             parts = (layer, *layer.split("."))
-            return any(fnmatch(part, text) for text in self._excepted for part in parts)
+            return any(fnmatch(part, text) for text in self._ignore_patterns for part in parts)
         return any(
             text in name or fnmatch(name, text) or (layer != name and layer in text)
-            for text in self._excepted
+            for text in self._ignore_patterns
         ) or any(text in name for row in self._loads for text in row.plain)
 
-    def stored(self, names: Sequence[str], class_name: str) -> str | None:
+    def storage(self, names: Sequence[str], class_name: str) -> str | None:
         del names
         return None if class_name == _EMBEDDING else self._algorithm
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
-        if stored not in _ALGORITHMS:
+    def misfit(self, view: View, module: Module, algorithm: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+        if algorithm not in _ALGORITHMS:
             return
-        scheme, codes, scales, parts = _ALGORITHMS[stored]
+        scheme, codes, scales, parts = _ALGORITHMS[algorithm]
         if (
             not self.holds(scheme, is_expert=module.is_expert, recipe="modelopt")
             and ".input_scale" not in module.tensors
@@ -302,14 +302,14 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
         return
     rules = view.rules
     plain = _Plain(rules)
-    joined: dict[str, list[Module]] = {}
+    groups: dict[str, list[Module]] = {}
     for module in view.modules:
-        if module.is_expert or module.name in joined or not plain.has_partners(module):
+        if module.is_expert or module.name in groups or not plain.has_partners(module):
             continue
         names = rules.partners(module.name) if rules is not None else ()
         group = [view.by_name[name] for name in names if name in view.by_name]
         if len(group) > 1:
-            joined |= {member.name: group for member in group}
+            groups |= {member.name: group for member in group}
             yield from _group_problems(view, method, group)
     layers: dict[str, list[Module]] = {}
     for module in view.modules:
@@ -318,9 +318,9 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
         elif plain.holds(module) or not (
             module.may_be_linear or module.is_linear or module.role in {"head", "embedding"}
         ):
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
         else:
-            yield from _module_problems(view, method, module, joined.get(module.name))
+            yield from _module_problems(view, method, module, groups.get(module.name))
     for layer, modules in layers.items():
         yield from _expert_problems(view, method, layer, modules)
 
@@ -330,25 +330,27 @@ class _Plain:
 
     def __init__(self, rules: EngineRules | None) -> None:
         self._rules = rules
-        self._kept: dict[str, bool] = {}
-        self._joined: dict[str, bool] = {}
+        self._holds_by_name: dict[str, bool] = {}
+        self._partners_by_name: dict[str, bool] = {}
 
     def holds(self, module: Module) -> bool:
         """Return True for what is never quantised, or where the table cannot tell, as it is."""
-        name = module.normalized
-        if name not in self._kept:
+        name = module.pattern
+        if name not in self._holds_by_name:
             rules = self._rules
-            self._kept[name] = rules is not None and (
+            self._holds_by_name[name] = rules is not None and (
                 rules.builds_plain(name) or (rules.keeps(name) and not module.is_quantized)
             )
-        return self._kept[name]
+        return self._holds_by_name[name]
 
     def has_partners(self, module: Module) -> bool:
         """Return True for what is joined with others."""
-        name = module.normalized
-        if name not in self._joined:
-            self._joined[name] = self._rules is not None and len(self._rules.partners(name)) > 1
-        return self._joined[name]
+        name = module.pattern
+        if name not in self._partners_by_name:
+            self._partners_by_name[name] = (
+                self._rules is not None and len(self._rules.partners(name)) > 1
+            )
+        return self._partners_by_name[name]
 
 
 def _module_problems(
@@ -356,15 +358,15 @@ def _module_problems(
 ) -> Iterator[LoadingProblem]:
     class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
     names = [member.name for member in group or (module,)]
-    stored = None if method.excepts(module.name) else method.stored(names, class_name)
+    storage = None if method.excepts(module.name) else method.storage(names, class_name)
     if module.may_be_linear and not module.is_quantized:
         return  # engines build most without quantisation, whatever the configuration says
-    is_packed = isinstance(stored, Arguments) and stored.form == "pack-quantized"
+    is_packed = isinstance(storage, Arguments) and storage.form == "pack-quantized"
     has_method = class_name != _EMBEDDING or (method.engine.integer_embeddings and is_packed)
-    if stored is None or not has_method:
-        yield from view.unquantized(module)
+    if storage is None or not has_method:
+        yield from view.plain_problems(module)
     else:
-        yield from method.misfit(view, module, stored)
+        yield from method.misfit(view, module, storage)
 
 
 def _group_problems(
@@ -372,14 +374,14 @@ def _group_problems(
 ) -> Iterator[LoadingProblem]:
     """Yield what differs of weights that an engine joins to one."""
     names = [module.name for module in group]
-    listed = ", ".join(name.rpartition(".")[2] for name in names)
-    excepted = {method.excepts(name) for name in names}
-    schemes = {repr(method.stored([name], _LINEAR)) for name in names}
+    names_text = ", ".join(name.rpartition(".")[2] for name in names)
+    exceptions = {method.excepts(name) for name in names}
+    schemes = {repr(method.storage([name], _LINEAR)) for name in names}
     formats = {_storage(module) for module in group}
-    if len(excepted) > 1 or len(formats) > 1 or (excepted == {False} and len(schemes) > 1):
+    if len(exceptions) > 1 or len(formats) > 1 or (exceptions == {False} and len(schemes) > 1):
         yield LoadingProblem(
             names[0],
-            f"{view.consumer} joins {listed} to one weight, and they are stored differently",
+            f"{view.consumer} joins {names_text} to one weight, and they are stored differently",
             _alike(),
         )
     elif view.read is not None:
@@ -388,7 +390,8 @@ def _group_problems(
             if len({view.read(info.name) for info in tensors}) > 1:
                 yield LoadingProblem(
                     names[0],
-                    f"{view.consumer} joins {listed} to one weight, and their global scales differ",
+                    f"{view.consumer} joins {names_text} to one weight, and their global scales "
+                    "differ",
                     "quantise the unquantised model anew",
                 )
 
@@ -410,9 +413,9 @@ def _expert_problems(
     choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
     if zeroth and not any(module.is_stack for module in modules):
         choices = [zeroth]
-    excepted = [{method.excepts(name) for name in choice} for choice in choices]
-    is_left = {True} in excepted
-    if not is_left and any(len(states) > 1 for states in excepted):
+    exceptions = [{method.excepts(name) for name in choice} for choice in choices]
+    is_left = {True} in exceptions
+    if not is_left and any(len(states) > 1 for states in exceptions):
         yield LoadingProblem(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration excepts "
@@ -420,11 +423,11 @@ def _expert_problems(
             _alike(),
         )
         return
-    schemes = {repr(method.stored([name], "RoutedExperts")) for name in choices[0]}
-    stored = None if is_left else method.stored(choices[0][:1], _LINEAR)
-    if stored is None:
+    schemes = {repr(method.storage([name], "RoutedExperts")) for name in choices[0]}
+    storage = None if is_left else method.storage(choices[0][:1], _LINEAR)
+    if storage is None:
         for module in modules:
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
     elif len(schemes) > 1:
         yield LoadingProblem(
             layer,
@@ -443,7 +446,7 @@ def _expert_problems(
                     _ALONE if module.is_quantized else f"{IGNORE} ('re:.*experts.*')",
                 )
             else:
-                yield from method.misfit(view, module, stored)
+                yield from method.misfit(view, module, storage)
 
 
 def _mxfp4(view: View) -> Iterator[LoadingProblem]:
@@ -451,7 +454,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
     is_gpt_oss = view.architecture.model_type == "gpt_oss"
     for module in view.modules:
         if not module.is_stack:
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
         elif not is_gpt_oss and module.is_quantized:
             yield LoadingProblem(
                 module.name,

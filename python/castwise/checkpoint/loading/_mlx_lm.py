@@ -10,9 +10,10 @@ from castwise.checkpoint.loading._modules import Module, code_of
 from castwise.checkpoint.loading._view import View, leave, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
 
+# Roles whose classes have `to_quantized`.
 _QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
-"""Roles whose classes have `to_quantized`."""
 
+# Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone.
 _STACKS_SCALES = frozenset(
     (
         *("afmoe", "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "deepseek"),
@@ -22,18 +23,17 @@ _STACKS_SCALES = frozenset(
         *("phimoe", "phixtral", "qwen2_moe"),
     )
 )
-"""Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone."""
 
+# Types whose `sanitize` parts `kv_b_proj`, and quantises the parts anew along another axis.
 _PARTS_KEYS_AND_VALUES = frozenset(
     (
         *("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k3", "kimi_linear"),
         *("longcat_flash", "mistral4"),
     )
 )
-"""Types whose `sanitize` parts `kv_b_proj`, and quantises the parts anew along another axis."""
 
+# The bits and groups of modes whose scales are bytes (`infer_quant_config`).
 _BY_SIZE = {(4, 16), (4, 32), (8, 32)}
-"""The bits and groups of modes whose scales are bytes (`infer_quant_config`)."""
 
 _WORD = 32
 
@@ -69,9 +69,9 @@ def _module_problems(
                 module.name, "the configuration names it, and the file has no scales of it", leave()
             )
         elif module.is_quantized:
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
     elif module.role not in _QUANTIZED or entry is False:
-        yield from view.unquantized(module)
+        yield from view.plain_problems(module)
     elif module.is_expert and _type(view) not in _STACKS_SCALES:
         yield LoadingProblem(
             module.name,
@@ -96,7 +96,7 @@ def _type(view: View) -> str:
     return view.architecture.model_type
 
 
-def _fault(module: Module, stated: Mapping[str, Any] | None) -> str | None:
+def _fault(module: Module, settings: Mapping[str, Any] | None) -> str | None:
     payload, scales = module.tensors.get(""), module.tensors[".scales"]
     if payload is None or code_of(payload) != "U32":
         return "mlx-lm needs words of 32 bits as its weight"
@@ -105,14 +105,14 @@ def _fault(module: Module, stated: Mapping[str, Any] | None) -> str | None:
     is_affine = code_of(scales) != "U8"
     if is_affine != (".biases" in module.tensors):
         return f"its scales are {scales.label}, and it has {'no ' if is_affine else ''}biases"
-    return None if stated is None else _unlike(payload, scales, stated, is_affine=is_affine)
+    return None if settings is None else _unlike(payload, scales, settings, is_affine=is_affine)
 
 
 def _unlike(
-    payload: TensorInfo, scales: TensorInfo, stated: Mapping[str, Any], *, is_affine: bool
+    payload: TensorInfo, scales: TensorInfo, settings: Mapping[str, Any], *, is_affine: bool
 ) -> str | None:
     """Say why a weight is not of the bits and groups that are stated; None if it is."""
-    bits, group = stated.get("bits"), stated.get("group_size")
+    bits, group = settings.get("bits"), settings.get("group_size")
     if not isinstance(bits, int) or not isinstance(group, int):
         return "the configuration states no bits and group for it"
     if payload.shape[-1] * _WORD != scales.shape[-1] * group * bits:

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 WEIGHT = ".weight"
 MATRIX = 2
+# Roles of which whole numbers are codes, and not a table of positions or a count.
 _OF_CODES = {"linear", "experts", "head", "embedding"}
-"""Roles of which whole numbers are codes, and not a table of positions or a count."""
 
 _STACK_ROW = "experts", "experts out in"
 _OF_ANY_CLASS = {"router", "recurrent", "other"}
 _CODE_BITS = 8
 
+# What quantisers add to the name of a parameter, in whose place or beside which a tensor is.
 _BESIDE_WEIGHT = (
     "_packed",
     "_scale",
@@ -34,8 +35,8 @@ _BESIDE_WEIGHT = (
     "_blocks",
     "_scales",
 )
-"""What quantisers add to the name of a parameter, in whose place or beside which a tensor is."""
 
+# What they add to the name of a module, each with a dot before it.
 _BESIDE_MODULE = (
     "scales",
     "biases",
@@ -47,7 +48,6 @@ _BESIDE_MODULE = (
     "output_scale",
     "scale",
 )
-"""What they add to the name of a module, each with a dot before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Module:
     # The name of the parameter in an unquantised file.
     weight: str
     # The name of the module with `#` for numbers.
-    normalized: str
+    pattern: str
     # What the file stores, by what follows `weight`, or after a dot by what follows the module: ""
     # is the weight itself, or a payload under its name.
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module
     modules: dict[str, Module] = {}
     unknown = []
     for info in tensors:
-        normalized = normalize_name(info.name)
+        pattern = normalize_name(info.name)
         for size, suffix in _suffixes(info.name):
             name = info.name[: len(info.name) - size] + (WEIGHT if suffix[:1] == "." else "")
             if (parameter := model.find(name)) is None:
@@ -152,8 +152,8 @@ def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module
         else:
             unknown.append(info.name)
             if is_wide(info) and model.may_be_experts(info.name):
-                stem, row = info.name.removesuffix(WEIGHT), Parameter(normalized, *_STACK_ROW)
-                key = normalized.removesuffix(WEIGHT)
+                stem, row = info.name.removesuffix(WEIGHT), Parameter(pattern, *_STACK_ROW)
+                key = pattern.removesuffix(WEIGHT)
                 modules[info.name] = Module(stem, row, info.name, key, {"": info})
     return list(modules.values()), unknown
 

@@ -18,11 +18,11 @@ from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Parameter, expand_name
 from castwise.quantization.producers.layouts import BF16
 
+# Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`).
 _SEQUENTIAL = ("llama4", "llama4_text")
-"""Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
 
+# Whose code gives a buffer another dtype as it runs, which `offload/module.py` does not take.
 _WITH_OWN_BUFFER = ("ctrl",)
-"""Whose code gives a buffer another dtype as it runs, which `offload/module.py` does not take."""
 
 _E4M3 = "F8_E4M3"
 _BY_ROWS = "quantise all that it so converts, as fp8_channel of compressed-tensors"
@@ -87,7 +87,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             targets = []
         arguments = by_target[targets[0]] if targets else None
         if arguments is None:
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
         elif module.may_be_linear and not module.is_quantized:
             continue
         elif class_name == "Embedding":
@@ -97,7 +97,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 leave(),
             )
         else:
-            yield from view.quantized(module, arguments)
+            yield from view.arguments_problems(module, arguments)
             decoded_schemes |= {arguments.scheme} if module.is_quantized else set()
     for names in view.tied_layers():
         if all(
@@ -250,11 +250,11 @@ def _expert_problems(
         return
     arguments = _expert_arguments(groups)
     if arguments is None:
-        yield from view.unquantized(module)
+        yield from view.plain_problems(module)
         return
     is_float8 = arguments.is_float8
     if is_sequential:
-        yield from view.quantized(module, arguments)
+        yield from view.arguments_problems(module, arguments)
     elif module.plain is not None and not module.is_quantized:
         if not is_float8:
             yield LoadingProblem(
@@ -277,7 +277,7 @@ def _expert_problems(
             "choose another scheme for the experts",
         )
     else:
-        yield from view.quantized(module, arguments)
+        yield from view.arguments_problems(module, arguments)
 
 
 def _skips(name: str, texts: Sequence[str]) -> bool:
@@ -294,7 +294,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     float32_names = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
     yield from _conversion_problems(view, None)
-    yield from _renamed(view)
+    yield from _renamed_scales(view)
     for module in view.modules:
         # Experts are one module, which takes the name of their layer.
         module_name = module.layer if module.is_expert or module.is_stack else module.name
@@ -310,7 +310,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             elif module.layer.endswith("experts") and not _skips(module.layer, texts):
                 yield _lacking(module, "weight_scale_inv")
         elif not (module.is_linear or module.is_expert or module.may_be_linear) or is_left:
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
         elif not module.is_quantized:
             if not module.may_be_linear and (module.role != "head" or exceptions is not None):
                 yield _lacking(module, "weight_scale_inv")
@@ -320,14 +320,14 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             yield from _float8_problems(module, block)
 
 
-def _renamed(view: View) -> Iterator[LoadingProblem]:
+def _renamed_scales(view: View) -> Iterator[LoadingProblem]:
     """Yield what is called a scale and is none of codes (`update_weight_conversions`)."""
     if view.architecture.model_type.startswith("inkling2"):
         return
     names = view.architecture.modules
-    renamed = {*names, *names.values()}
+    module_names = {*names, *names.values()}
     for module in view.modules:
-        if module.weight.endswith(".scale") and module.parameter.name in renamed:
+        if module.weight.endswith(".scale") and module.parameter.name in module_names:
             yield LoadingProblem(
                 module.name,
                 "transformers renames it to 'weight_scale_inv', and would drop it",
@@ -394,7 +394,7 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     is_gpt_oss = view.architecture.model_type == "gpt_oss"
     for module in view.modules:
         if not module.is_stack or _skips(module.layer, texts):
-            yield from view.unquantized(module)
+            yield from view.plain_problems(module)
         elif not is_gpt_oss:
             if module.is_quantized:
                 yield LoadingProblem(

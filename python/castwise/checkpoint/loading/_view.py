@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 IGNORE = "except it in the configuration"
 NAME_IN_IGNORE = "name it in 'ignore' of the configuration"
+# Elements that share a scale: OCP Microscaling Formats 1.0, 5.
 _MXFP4_BLOCK = 32
 _AXES_OF_BLOCKS = 4  # expert, row, block, byte
 
@@ -128,7 +129,7 @@ class View:
                 spellings.setdefault(name.rpartition(".")[2], []).append(name)
         return [names for names in spellings.values() if self.by_name.keys().isdisjoint(names)]
 
-    def unquantized(self, module: Module) -> Iterator[LoadingProblem]:
+    def plain_problems(self, module: Module) -> Iterator[LoadingProblem]:
         """Yield what of a module is lost that the consumer builds without quantisation."""
         if not module.is_quantized:
             return
@@ -137,16 +138,16 @@ class View:
         else:
             problem = (
                 f"{self.consumer} builds it without quantisation, and would drop "
-                f"{self._dropped(module)}"
+                f"{self._dropped_name(module)}"
             )
         yield LoadingProblem(module.name, problem, leave())
 
     @staticmethod
-    def _dropped(module: Module) -> str:
+    def _dropped_name(module: Module) -> str:
         suffix = max(module.tensors, key=len)
         return repr(module.tensors[suffix].name)
 
-    def quantized(self, module: Module, arguments: Arguments) -> Iterator[LoadingProblem]:
+    def arguments_problems(self, module: Module, arguments: Arguments) -> Iterator[LoadingProblem]:
         """Yield what a module lacks that the consumer builds as compressed-tensors states it."""
         if not module.is_quantized:
             yield LoadingProblem(
@@ -167,7 +168,7 @@ class View:
     def blocks(self, module: Module) -> Iterator[LoadingProblem]:
         """Yield what of experts in the form of gpt-oss is not along the inputs of the model."""
         shape, scales = module.tensors["_blocks"].shape, module.tensors["_scales"].shape
-        hidden, inner = self.number("hidden_size"), self.number("intermediate_size")
+        outer, inner = self.number("hidden_size"), self.number("intermediate_size")
         rows_are_hidden = "down" in module.name
         if shape[:-1] != scales or len(shape) != _AXES_OF_BLOCKS:
             yield LoadingProblem(
@@ -175,8 +176,8 @@ class View:
                 f"its blocks have the shape {shape}, its scales {scales}",
                 "quantise anew",
             )
-        elif hidden is not None and inner is not None:
-            rows, columns = (hidden, inner) if rows_are_hidden else (2 * inner, hidden)
+        elif outer is not None and inner is not None:
+            rows, columns = (outer, inner) if rows_are_hidden else (2 * inner, outer)
             if (shape[1], shape[2] * _MXFP4_BLOCK) != (rows, columns):
                 yield LoadingProblem(
                     module.name,

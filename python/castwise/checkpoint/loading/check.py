@@ -111,7 +111,7 @@ def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None)
     return not (is_narrow and is_decoded_alone(scheme, dtype))
 
 
-def listed(problems: Iterable[LoadingProblem]) -> Iterator[str]:
+def problem_lines(problems: Iterable[LoadingProblem]) -> Iterator[str]:
     """Yield a line for each kind of problem: the first module, and how many there are."""
     kinds: dict[tuple[str, str], list[LoadingProblem]] = {}
     for problem in problems:

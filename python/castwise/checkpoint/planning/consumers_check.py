@@ -10,7 +10,13 @@ from typing import Any
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.whole_models import ModelFormat
-from castwise.checkpoint.loading.check import CHECKED, LLAMA_CPP, check_file, check_loading, listed
+from castwise.checkpoint.loading.check import (
+    CHECKED,
+    LLAMA_CPP,
+    check_file,
+    check_loading,
+    problem_lines,
+)
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Architecture, normalize_name
 from castwise.quantization import consumers
@@ -107,5 +113,5 @@ def _is_transcoded(recipe: str, schemes: Collection[str]) -> bool:
 
 
 def _text(problems: Sequence[LoadingProblem]) -> str:
-    lines = list(listed(problems))
+    lines = list(problem_lines(problems))
     return lines[0] + (f" (and {len(lines) - 1:,} more)" if lines[1:] else "")

@@ -106,7 +106,7 @@ class DerivedCheckpoint:
             is_stated = self.source.is_folder and (self.source.path / prefix / CONFIG).is_file()
             if sections and not is_stated:
                 files[prefix + CONFIG] = json.dumps(sections, indent=2) + "\n"
-        return files | self._model.added(sections)
+        return files | self._model.all_files(sections)
 
     def check_loading(self) -> None:
         """Refuse a folder that its consumer, or nobody, would load.

@@ -62,7 +62,7 @@ class PlannedConversion:
 
     def judged(self, run: Run) -> PlannedConversion:
         """Return the conversion that leaves a source that it would replace if values are lost."""
-        kinds = chosen_kinds(run.fail_on)
+        kinds = chosen_kinds(run.fail_on, "fail_on")
         share = None if run.max_zeros is None else checked_share(run.max_zeros)
         planned = replace(self, share=share)
         if self.writer.is_in_place:

@@ -16,7 +16,7 @@ from castwise.checkpoint.requests._push import target_of
 from castwise.checkpoint.requests.options import REQUESTS, Cast, Request, Run
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.checkpoint.running.parts import RunPart, RunParts, convert_part, refuse_parts
-from castwise.text.wording import argument
+from castwise.text.wording import argument, check_switch
 
 
 def run_conversion(request: Request, run: Run) -> CastSummary:
@@ -51,6 +51,7 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
 
 def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
     """Make a checkpoint of its parts."""
+    check_switch("overwrite", overwrite)
     destination = checked_path(run.destination, "destination")
     parts = RunParts(destination)
     values = dict(parts.arguments)

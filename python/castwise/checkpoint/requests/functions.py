@@ -103,7 +103,8 @@ def _function(
         try:
             bound = signature.bind(*values, **named)
         except TypeError as error:
-            raise TypeError(f"{name}() {error}") from None
+            got = "got " if str(error).startswith("multiple") else ""
+            raise TypeError(f"{name}() {got}{error}") from None
         return convert(dict(bound.arguments))
 
     before, section, after = inspect.cleandoc(documentation).partition("\nReturns\n")

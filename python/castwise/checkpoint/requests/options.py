@@ -35,13 +35,13 @@ from castwise.checkpoint.results.report import FINDINGS, LOSSES, MAX_ZEROS, Prog
 from castwise.dtype_policies import DTypePolicyMap
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.registry import TYPED
-from castwise.text.wording import argument
+from castwise.text.wording import argument, check_switch
 
 SAFETENSORS = ".safetensors"
 _Kind = TypeVar("_Kind")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OptionDescription:
     """What is to be known of an option beside its name, type and default."""
 
@@ -74,7 +74,7 @@ def option(
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
 def _options(kind: type[_Kind]) -> type[_Kind]:
     """Make a frozen dataclass of options."""
-    return dataclass(frozen=True, eq=False, kw_only=True)(kind)
+    return dataclass(frozen=True, eq=False, repr=False, kw_only=True)(kind)
 
 
 def fields_of(kind: object) -> tuple[Field[Any], ...]:
@@ -98,11 +98,13 @@ def _check_submit(value: object) -> None:
 
 
 def check_fields(options: Request | Run) -> None:
-    """Let each field that has a check refuse its value."""
+    """Let each field refuse a value that it cannot have."""
     for each in fields_of(options):
-        check = described(each).check
+        value, check = getattr(options, each.name), described(each).check
         if check is not None:
-            check(getattr(options, each.name))
+            check(value)
+        if each.type == "bool":
+            check_switch(each.name, value)
 
 
 _ARCHITECTURE = OptionDescription(

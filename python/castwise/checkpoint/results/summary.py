@@ -34,7 +34,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
 from castwise.text.brief import brief, counted, cut, listed
-from castwise.text.wording import argument
+from castwise.text.wording import argument, given
 
 __all__ = [
     "ALL",
@@ -212,8 +212,13 @@ def default_max_zeros(rows: Iterable[CastRow]) -> float:
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
 
 
-def chosen_kinds(kinds: FindingKind | Iterable[FindingKind]) -> tuple[FindingKind, ...]:
+def chosen_kinds(
+    kinds: FindingKind | Iterable[FindingKind], name: str = "kinds"
+) -> tuple[FindingKind, ...]:
     """Return kinds of findings, of which one may stand alone; ValueError if one is none."""
+    if not isinstance(kinds, Iterable):
+        known = ", ".join(FINDINGS)
+        raise TypeError(f"{given(name, kinds)} is not a finding or several; those are {known}")
     chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     for kind in chosen:
         if kind not in FINDINGS:

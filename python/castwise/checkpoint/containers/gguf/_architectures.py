@@ -30,7 +30,7 @@ class Key(NamedTuple):
     """A hyperparameter: its key after the architecture, what states it, and its type."""
 
     name: str
-    stated: str
+    config_key: str
     kind: str = COUNT
     required: bool = True  # others are written if they are stated
 
@@ -62,7 +62,7 @@ class GgufArchitecture:
         }
 
 
-def _keys(stated: Mapping[str, str]) -> tuple[Key, ...]:
+def _keys(config_keys: Mapping[str, str]) -> tuple[Key, ...]:
     floats, texts = _TABLE["floats"], _TABLE["texts"]
     return tuple(
         Key(
@@ -71,7 +71,7 @@ def _keys(stated: Mapping[str, str]) -> tuple[Key, ...]:
             FLOAT if name in floats else TEXT if name in texts else COUNT,
             name not in _TABLE["optional"],
         )
-        for name, key in stated.items()
+        for name, key in config_keys.items()
     )
 
 

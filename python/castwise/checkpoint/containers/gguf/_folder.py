@@ -43,8 +43,8 @@ from castwise.models.model import WEIGHT
 from castwise.quantization.producers.block_types import ROLES, names_beside
 
 _F32 = COMPUTED[0]
+# What transformers wants to read in a safetensors file.
 _METADATA = {"format": "pt"}
-"""What transformers wants to read in a safetensors file."""
 
 
 def model_files(reader: WholeModelReader, dtype: str | None) -> ModelFiles:
@@ -69,29 +69,29 @@ def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
     row, config = configuration(values)
     if not any(_is_blocks(info) for info in reader.tensors.values()):
         dtype = None
-    if (stored := reader.tensors.get(EMBEDDING)) is not None:
+    if (embedding := reader.tensors.get(EMBEDDING)) is not None:
         shape = reader.logical_shape(EMBEDDING)
         if not shape or not shape[0]:
             raise CheckpointError(
                 f"tensor {EMBEDDING!r} has the shape {shape}, and needs a row for each token"
             )
         config = {"vocab_size": shape[0], **config}
-        if dtype is None and _is_blocks(stored):
+        if dtype is None and _is_blocks(embedding):
             raise CheckpointError(
-                f"tensor {EMBEDDING!r} is {stored.stored}, and transformers has no quantised "
+                f"tensor {EMBEDDING!r} is {embedding.stored}, and transformers has no quantised "
                 "embedding; castwise dequantize decodes it"
             )
-        dtype = dtype or stored.format
+        dtype = dtype or embedding.format
     if row.factors in reader.tensors:
         config["rope_scaling"] = rotary_scaling(config, reader.read(str(row.factors)))
-    gathered, vectors = _gathered(reader, row, config)
+    gathers, vectors = _gather_tensors(reader, row, config)
     config |= {
         "tie_word_embeddings": HEAD not in reader.tensors,
         **row.lists_of(config["num_hidden_layers"]),
         **special_numbers(values, config["vocab_size"]),
         "torch_dtype": dtype,
     }
-    reader.gather(gathered, dict(_METADATA))
+    reader.gather(gathers, dict(_METADATA))
     is_exact = all(_is_exact(reader, name, dtype) for name in vectors)
     dtypes = DtypeMap.from_mapping(dict.fromkeys(vectors if is_exact else (), dtype))
     unknown = [
@@ -111,31 +111,31 @@ def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
     return ModelFiles(config, files, dtypes, unknown)
 
 
-def _gathered(
+def _gather_tensors(
     reader: GgufReader, row: GgufArchitecture, config: Mapping[str, Any]
 ) -> tuple[list[Gathered], list[str]]:
     """Return what the tensors are made of, and which are vectors in float32."""
-    gathered: list[Gathered] = []
+    gathers: list[Gathered] = []
     vectors: list[str] = []
-    left = set(reader.tensors) - {row.factors}
+    names_left = set(reader.tensors) - {row.factors}
     for tensor in tensors(row, config):
         place_name = tensor.places[0].name
         if place_name == HEAD and row.tied and place_name not in reader.tensors:
             continue
         sources = [_source(reader, tensor, place, config) for place in tensor.places]
-        left -= {source.name for source in sources}
+        names_left -= {source.name for source in sources}
         info = _info(reader, tensor, sources)
         if FLOAT32.fullmatch(place_name) and info.format == _F32:
             vectors.append(info.name)
         count = math.prod(tensor.shape[: tensor.axis + 1])
-        gathered.append(Gathered(info, info.nbytes // count, tensor.places[0].rows.period, sources))
+        gathers.append(Gathered(info, info.nbytes // count, tensor.places[0].rows.period, sources))
         for ending in ROLES if _is_blocks(reader.tensors[sources[0].name]) else ():
-            beside = _beside(reader, tensor, ending, config)
-            left -= {source.name for one in beside for source in one.sources}
-            gathered += beside
-    if left:
-        raise CheckpointError(f"tensor {min(left)!r} has no place in a model of {row.model}")
-    return gathered, vectors
+            side_tensors = _side_tensors(reader, tensor, ending, config)
+            names_left -= {source.name for one in side_tensors for source in one.sources}
+            gathers += side_tensors
+    if names_left:
+        raise CheckpointError(f"tensor {min(names_left)!r} has no place in a model of {row.model}")
+    return gathers, vectors
 
 
 def _source(
@@ -147,42 +147,42 @@ def _source(
         raise CheckpointError(f"it lacks {name!r}, which becomes {tensor.name!r}")
     shape[tensor.axis] = place.rows.count(shape[tensor.axis])
     experts = 1 if place.expert is None else experts_of(config)
-    expected = (*([] if place.expert is None else [experts]), *shape)
-    if (stored_shape := reader.logical_shape(name)) != expected:
+    whole_shape = (*([] if place.expert is None else [experts]), *shape)
+    if (stored_shape := reader.logical_shape(name)) != whole_shape:
         raise CheckpointError(
             f"tensor {name!r} has the shape {stored_shape}, and the hyperparameters "
-            f"state {expected}"
+            f"state {whole_shape}"
         )
     begin = reader.tensors[name].nbytes // experts * (place.expert or 0)
     return GatheredSource(name, begin, place.rows.picks)
 
 
-def _beside(
+def _side_tensors(
     reader: GgufReader, tensor: MappedTensor, ending: str, config: Mapping[str, Any]
 ) -> list[Gathered]:
     """Return the numbers that are beside a tensor's weights: that of an expert, or all."""
-    stored = [name for place in tensor.places for name in names_beside(place.name, ending, 1)]
-    if not any(name in reader.tensors for name in stored):
+    stored_names = [name for place in tensor.places for name in names_beside(place.name, ending, 1)]
+    if not any(name in reader.tensors for name in stored_names):
         return []
-    made: list[Gathered] = []
-    names = names_beside(tensor.name, ending, len(stored))
-    for place, name, new_name in zip(tensor.places, stored, names, strict=True):
+    gathers: list[Gathered] = []
+    names = names_beside(tensor.name, ending, len(stored_names))
+    for place, name, new_name in zip(tensor.places, stored_names, names, strict=True):
         info = reader.tensors.get(name)
         if info is None:
             raise CheckpointError(f"it lacks {name!r}, and others of {tensor.name!r} are there")
         experts = math.prod(tensor.shape[: tensor.axis])
-        expected = (experts if place.expert is None else experts_of(config),)
-        if info.shape != expected or info.format != _F32:
+        whole_shape = (experts if place.expert is None else experts_of(config),)
+        if info.shape != whole_shape or info.format != _F32:
             raise CheckpointError(
                 f"tensor {name!r} is {info.stored} of shape {info.shape}, and factors are {_F32} "
-                f"of shape {expected}"
+                f"of shape {whole_shape}"
             )
         size = info.nbytes // info.shape[0]
         if place.expert is not None:
             info = info._replace(shape=(1,), nbytes=size)
         source = GatheredSource(name, size * (place.expert or 0), np.arange(1))
-        made.append(Gathered(info._replace(name=new_name), size, 1, [source]))
-    return made
+        gathers.append(Gathered(info._replace(name=new_name), size, 1, [source]))
+    return gathers
 
 
 def _info(reader: GgufReader, tensor: MappedTensor, sources: list[GatheredSource]) -> TensorInfo:
@@ -217,5 +217,5 @@ def _is_blocks(info: TensorInfo) -> bool:
 def _is_exact(reader: GgufReader, name: str, dtype: str | None) -> bool:
     """Return True if all elements of a tensor of float32 are those of another format."""
     values = reader.read(name)
-    again = cast(cast(values, numpy_dtype(dtype or "")), np.float32)
-    return bool(np.array_equal(again.view(np.uint32), values.view(np.uint32)))
+    copy = cast(cast(values, numpy_dtype(dtype or "")), np.float32)
+    return bool(np.array_equal(copy.view(np.uint32), values.view(np.uint32)))

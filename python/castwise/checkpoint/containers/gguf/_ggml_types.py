@@ -21,14 +21,14 @@ PLAIN = {
 COMPUTED = tuple(PLAIN[kind] for kind in (0, 1, 30))
 """The formats of plain weights that llama.cpp computes with."""
 
+# Types that are not decoded, those of sums while llama.cpp computes.
 _OTHERS = {9: "Q8_1", 15: "Q8_K"}
-"""Types that are not decoded, those of sums while llama.cpp computes."""
 
 BLOCKS = {kind: (name, count, size) for name, (kind, count, size) in BLOCK_TYPES.items()}
 """Types of blocks that can be decoded: name, elements and bytes of a block."""
 
 
-def described(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
+def tensor_info(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
     """Describe a tensor of a type of ggml, or refuse it."""
     if kind in PLAIN:
         row = format_info(PLAIN[kind])
@@ -41,13 +41,13 @@ def described(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
             "decode; llama-quantize of llama.cpp does: "
             "llama-quantize --allow-requantize MODEL.gguf OUT.gguf BF16"
         )
-    stored, elements, size = BLOCKS[kind]
+    code, elements, size = BLOCKS[kind]
     if not shape or shape[-1] % elements:
         raise CheckpointError(
             f"tensor {name!r} has the shape {shape}, whose rows are not blocks of {elements}"
         )
     shape = (*shape[:-1], shape[-1] // elements, size)
-    return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape))
+    return TensorInfo(name, "uint8", "uint", code, shape, math.prod(shape))
 
 
 def check_computed(info: TensorInfo) -> None:

@@ -27,7 +27,7 @@ from castwise.checkpoint.containers.gguf._architectures import (
     Key,
     stated_key,
 )
-from castwise.checkpoint.containers.gguf.writer import typed
+from castwise.checkpoint.containers.gguf.writer import typed_text
 
 _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 """What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""
@@ -36,12 +36,12 @@ _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo("f4").tiny, np.finfo(
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
 _OF_FACTORS = "llama3"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", CONTEXT)
+# The last three of all models of Llama 3, where factors do not tell them apart from others.
 _OF_LLAMA3 = (1.0, 4.0, 8192)
-"""The last three of all models of Llama 3, where factors do not tell them apart from others."""
 
 _SCALING = "rope.scaling.type"
+# What a configuration states where nothing is scaled: left out, it is YaRN of some models.
 _NOT_SCALED = {"rope_type": UNSCALED}
-"""What a configuration states where nothing is scaled: left out, it is YaRN of some models."""
 
 _HEADS = ("head_dim", "num_key_value_heads")
 
@@ -70,18 +70,18 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
                 f"{', '.join(map(str, pattern))} in turn, one for each layer (num_hidden_layers)"
             )
     for key, value in row.computes.items():
-        stated = config.get(key, LEFT_OUT.get(key, value))
-        if stated != value:
-            says = f"states {key} {stated!r}"
+        statement = config.get(key, LEFT_OUT.get(key, value))
+        if statement != value:
+            says = f"states {key} {statement!r}"
             if key not in config:
-                says = f"leaves out {key}, which transformers takes as {stated!r}"
+                says = f"leaves out {key}, which transformers takes as {statement!r}"
             raise CheckpointError(
                 f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
             )
-    return row, _followed(config) if row.follows else config
+    return row, _follow_rules(config) if row.follows else config
 
 
-def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _follow_rules(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a configuration with the heads that follow from others."""
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if type(width) is not int or type(heads) is not int or heads < 1:
@@ -93,21 +93,23 @@ def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def hyperparameters(row: GgufArchitecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return what a file states of a model of this name before its tokens."""
     kind, rope = _rotary(row, config)
-    left_out = dict.fromkeys(key.stated for key in ROPE[kind])
+    left_out = dict.fromkeys(key.config_key for key in ROPE[kind])
     values = {**config, **left_out, **rope, "rope_type": kind}
-    stated: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key in (*row.keys, *ROPE[kind]):
-        value = values.get(stated_key(values, key.stated))
+        value = values.get(stated_key(values, key.config_key))
         if key.required or value is not None:
-            says = f"config.json states {stated_key(values, key.stated)} {value!r}, and GGUF needs"
-            stated[f"{row.name}.{key.name}"] = typed(key.kind, _checked(key, value, says))
+            says = (
+                f"config.json states {stated_key(values, key.config_key)} {value!r}, and GGUF needs"
+            )
+            texts[f"{row.name}.{key.name}"] = typed_text(key.kind, _check_value(key, value, says))
     return {
-        ARCHITECTURE: typed(TEXT, row.name),
-        "general.type": typed(TEXT, "model"),
-        "general.name": typed(TEXT, name),
-        "general.file_type": typed(COUNT, _FILE_TYPE),
-        "general.quantization_version": typed(COUNT, _QUANTIZATION_VERSION),
-        **stated,
+        ARCHITECTURE: typed_text(TEXT, row.name),
+        "general.type": typed_text(TEXT, "model"),
+        "general.name": typed_text(TEXT, name),
+        "general.file_type": typed_text(COUNT, _FILE_TYPE),
+        "general.quantization_version": typed_text(COUNT, _QUANTIZATION_VERSION),
+        **texts,
     }
 
 
@@ -124,9 +126,9 @@ def _rotary(row: GgufArchitecture, config: Mapping[str, Any]) -> tuple[str, dict
     is_mapping = isinstance(rope, dict)
     rope = {key: value for key, value in rope.items() if value is not None} if is_mapping else rope
     kind = str(rope.get("rope_type", rope.get("type", UNSCALED)) if is_mapping else None)
-    known = {*ROPE_TOO, *(key.stated for key in ROPE.get(kind, ()))}
-    known |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
-    if kind not in ROPE or rope.keys() - known or (kind == _OF_FACTORS and not row.factors):
+    known_keys = {*ROPE_TOO, *(key.config_key for key in ROPE.get(kind, ()))}
+    known_keys |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
+    if kind not in ROPE or rope.keys() - known_keys or (kind == _OF_FACTORS and not row.factors):
         raise CheckpointError(
             f"config.json states the rotary embedding {rope!r}, and castwise writes GGUF of "
             f"{', '.join(ROPE)}; {_OTHERS}"
@@ -142,10 +144,14 @@ def _rotary(row: GgufArchitecture, config: Mapping[str, Any]) -> tuple[str, dict
             f"config.json states truncate {rope['truncate']!r} of its rotary embedding, and "
             f"llama.cpp computes {row.name} as if it were true; state true if that will do"
         )
-    beside = config.get(CONTEXT)
-    if CONTEXT in known and beside is not None and rope.setdefault(CONTEXT, beside) != beside:
+    context = config.get(CONTEXT)
+    if (
+        CONTEXT in known_keys
+        and context is not None
+        and rope.setdefault(CONTEXT, context) != context
+    ):
         raise CheckpointError(
-            f"config.json states {CONTEXT} {beside!r}, and {rope[CONTEXT]!r} in its rotary "
+            f"config.json states {CONTEXT} {context!r}, and {rope[CONTEXT]!r} in its rotary "
             "embedding; remove the one that is wrong"
         )
     return kind, rope
@@ -156,16 +162,16 @@ def rotary_factors(row: GgufArchitecture, config: Mapping[str, Any]) -> NDArray[
     kind, rope = _rotary(row, config)
     if kind != _OF_FACTORS:
         return None
-    stated = []
+    values = []
     for name in _LLAMA3:
         says = f"config.json states {name} {rope.get(name)!r}, and GGUF needs"
-        stated.append(_checked(Key(str(row.factors), name, FLOAT), rope.get(name), says))
+        values.append(_check_value(Key(str(row.factors), name, FLOAT), rope.get(name), says))
     theta = {**config, **rope}["rope_theta"]
-    return _factors(theta, config["head_dim"], stated)
+    return _factors(theta, config["head_dim"], values)
 
 
-def _factors(theta: float, size: int, stated: Sequence[float]) -> NDArray[np.float32]:
-    factor, low, high, context = stated
+def _factors(theta: float, size: int, values: Sequence[float]) -> NDArray[np.float32]:
+    factor, low, high, context = values
     if not low < high:
         raise CheckpointError(f"low_freq_factor is {low}, and high_freq_factor {high}, not more")
     lengths = 2 * math.pi * float(theta) ** (np.arange(0, size, 2) / size)
@@ -183,17 +189,17 @@ def rotary_scaling(config: Mapping[str, Any], factors: NDArray[np.float32]) -> d
             "(head_dim) need one for each two elements"
         )
     largest = max(float(str(factors.max())), 1.0)
-    stated = largest, *_OF_LLAMA3
-    expected = _factors(config["rope_theta"], config["head_dim"], stated)
-    if not np.allclose(factors, expected, rtol=1e-5, atol=0):
+    values = largest, *_OF_LLAMA3
+    rule_factors = _factors(config["rope_theta"], config["head_dim"], values)
+    if not np.allclose(factors, rule_factors, rtol=1e-5, atol=0):
         limits = ", ".join(
             f"{key} {value}" for key, value in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True)
         )
         raise CheckpointError(f"its rotary factors are not those of {limits}, as Llama 3 has them")
-    return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, stated, strict=True))}
+    return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, values, strict=True))}
 
 
-def _checked(key: Key, value: Any, says: str) -> Any:  # noqa: ANN401  (of JSON)
+def _check_value(key: Key, value: Any, says: str) -> Any:  # noqa: ANN401  (of JSON)
     """Return the value of a hyperparameter, or refuse one that it cannot have."""
     is_right, requirement = {
         TEXT: (isinstance(value, str), "a text"),
@@ -208,14 +214,14 @@ def _checked(key: Key, value: Any, says: str) -> Any:  # noqa: ANN401  (of JSON)
     return value
 
 
-def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str, Any]]:
+def configuration(header: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str, Any]]:
     """Return the row of a file, and what its hyperparameters are in a configuration.
 
-    `stated` are the values of its header, by key.
+    `header`: its values, by key.
     """
-    name = stated.get(ARCHITECTURE)
-    named = ((kind, row) for kind, row in ARCHITECTURES.items() if row.name == name)
-    kind, row = next(named, (None, None))
+    name = header.get(ARCHITECTURE)
+    rows = ((kind, row) for kind, row in ARCHITECTURES.items() if row.name == name)
+    kind, row = next(rows, (None, None))
     if row is None:
         names = dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values())
         raise CheckpointError(
@@ -224,7 +230,7 @@ def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str
         )
     begin = f"{row.name}."
     unread = {
-        key.removeprefix(begin): value for key, value in stated.items() if key.startswith(begin)
+        key.removeprefix(begin): value for key, value in header.items() if key.startswith(begin)
     }
     if unread.get(_SCALING) == "none":
         del unread[_SCALING]
@@ -232,28 +238,32 @@ def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str
     config: dict[str, Any] = {}
     for key in dict.fromkeys((*row.keys, *READ, *scaling)):
         value = unread.pop(key.name, None)
-        if value is None and (not key.required or (row.follows and key.stated in _HEADS)):
+        if value is None and (not key.required or (row.follows and key.config_key in _HEADS)):
             continue
-        value = _checked(key, value, f"it states {begin}{key.name} {value!r}, and a model needs")
+        value = _check_value(
+            key, value, f"it states {begin}{key.name} {value!r}, and a model needs"
+        )
         if key.kind == FLOAT:
             value = float(str(np.float32(value)))  # the shortest of those that are this float32
-        if config.setdefault(key.stated, value) != value:
+        if config.setdefault(key.config_key, value) != value:
             raise CheckpointError(
-                f"it states {begin}{key.name} {value!r}, and elsewhere {config[key.stated]!r} of "
-                f"the same ({key.stated})"
+                f"it states {begin}{key.name} {value!r}, and elsewhere "
+                f"{config[key.config_key]!r} of the same ({key.config_key})"
             )
     if unread:
         raise CheckpointError(
             f"it states {begin}{min(unread)} {unread[min(unread)]!r}, which castwise "
             "knows no form of in transformers"
         )
-    scaled = {key.stated: config.pop(key.stated) for key in scaling if key.stated in config}
-    if scaled.get("rope_type") == YARN:
-        scaled |= row.scaled
+    scaling_values = {
+        key.config_key: config.pop(key.config_key) for key in scaling if key.config_key in config
+    }
+    if scaling_values.get("rope_type") == YARN:
+        scaling_values |= row.scaled
     return row, {
         "architectures": [row.model],
         "model_type": kind,
-        **(_followed(config) if row.follows else config),
+        **(_follow_rules(config) if row.follows else config),
         **row.computes,
-        "rope_scaling": scaled or _NOT_SCALED,
+        "rope_scaling": scaling_values or _NOT_SCALED,
     }

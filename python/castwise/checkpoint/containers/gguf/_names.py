@@ -35,10 +35,10 @@ def tensors(row: GgufArchitecture, config: Mapping[str, Any]) -> Iterator[Mapped
     for layer in range(config["num_hidden_layers"]):
         for pattern in inner:
             experts = range(experts_of(config)) if "{expert}" in pattern.name else [None]
-            yield from (_filled(pattern, layer, expert) for expert in experts)
+            yield from (_fill_numbers(pattern, layer, expert) for expert in experts)
 
 
-def _filled(pattern: MappedTensor, layer: int | None, expert: int | None) -> MappedTensor:
+def _fill_numbers(pattern: MappedTensor, layer: int | None, expert: int | None) -> MappedTensor:
     places = [
         place._replace(name=place.name.format(layer=layer), expert=expert)
         for place in pattern.places
@@ -57,10 +57,10 @@ def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[MappedTe
             "pip install -U 'castwise[gguf]'"
         )
     names = package.get_tensor_name_map(kind, 1)
-    stacked = {*model.modules.values()}  # of experts that files have one by one
+    stack_names = {*model.modules.values()}  # of experts that files have one by one
     patterns: dict[tuple[int, bool], MappedTensor] = {}
     for parameter in model.parameters.values():
-        becomes = _becomes(names, parameter) if parameter.name not in stacked else []
+        becomes = _becomes(names, parameter) if parameter.name not in stack_names else []
         stem, _, end = "".join(becomes[:1]).removeprefix("blk.{layer}.").partition(".")
         is_bias = end == "bias"
         if stem in AXES and not (is_bias and stem not in row.biases):
@@ -91,7 +91,7 @@ def _pattern(
     stem: str,
 ) -> MappedTensor:
     """Describe a parameter: what of the configuration states its axes, and where its rows are."""
-    keys = {key.name: stated_key(config, key.stated) for key in (*row.keys, *READ)}
+    keys = {key.name: stated_key(config, key.config_key) for key in (*row.keys, *READ)}
     axes = [
         " * ".join(keys[factor] for factor in axis.split(" * "))
         for axis in row.axes.get(stem, AXES[stem]).split(", ")
@@ -107,7 +107,7 @@ def _pattern(
         if config["head_dim"] % 2:
             raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
     name = parameter.name.replace(_LAYER, "layers.{layer}.").replace(_EXPERT, "experts.{expert}.")
-    places = [Place(new_name, None, picked) for new_name, picked in zip(becomes, rows, strict=True)]
+    places = [Place(new_name, None, picks) for new_name, picks in zip(becomes, rows, strict=True)]
     return MappedTensor(name, tuple(_size(axis, config) for axis in axes), axes, axis, places)
 
 

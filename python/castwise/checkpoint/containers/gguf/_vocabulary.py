@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.gguf._architectures import BOOL, COUNT, INTEGER, TEXT
 from castwise.checkpoint.containers.gguf._package import gguf_package
-from castwise.checkpoint.containers.gguf.writer import typed
+from castwise.checkpoint.containers.gguf.writer import typed_text
 from castwise.checkpoint.files.source_files import read_file
 
 TOKENIZER, CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -23,6 +23,7 @@ _MAX_BYTES = 1 << 28  # of a file; the largest tokenizers have 35 MB
 FILES = (TOKENIZER, CONFIG, _TEMPLATE)
 """The files that are read."""
 
+# `llama_token_type` of llama.cpp.
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 
@@ -42,8 +43,8 @@ SPLITS: Mapping[str, Split] = {
     ).items()
 }
 _UNKNOWN = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
+# What llama.cpp does not do to such tokens, and to those that are added.
 _STRIPPING = ("lstrip", "rstrip", "single_word")
-"""What llama.cpp does not do to such tokens, and to those that are added."""
 
 IDS = {
     "bos": "bos_token_id",
@@ -54,38 +55,38 @@ IDS = {
     "mask": "mask_token_id",
 }
 _SPECIAL = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
+# Tokens that llama.cpp's converter takes for control tokens, whatever their files say.
 _SPECIAL_TOO = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
-"""Tokens that llama.cpp's converter takes for control tokens, whatever their files say."""
 
 
 def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, str]:
     """Return what a file states of so many tokens of a model, and its chat template."""
-    with _blamed(folder / CONFIG):
-        stated = _parsed(folder / CONFIG, required=False)
-        texts = {name: _token(stated, name) for name in IDS}
-        templates = _templates(stated, folder)
-    with _blamed(folder / TOKENIZER):
-        tokenizer = _parsed(folder / TOKENIZER)
+    with _blame_file(folder / CONFIG):
+        settings = _parse_file(folder / CONFIG, must_exist=False)
+        texts = {name: _token(settings, name) for name in IDS}
+        templates = _templates(settings, folder)
+    with _blame_file(folder / TOKENIZER):
+        tokenizer = _parse_file(folder / TOKENIZER)
         is_added = _template(tokenizer, texts, folder)
         keys, split = _tokens(tokenizer, folder, size)
         pairs = _pairs(tokenizer["model"], folder)
         _check_ignored(tokenizer, split, pairs, folder)
-        keys |= _special(tokenizer.get("added_tokens") or [], pairs, stated, config, size)
+        keys |= _special(tokenizer.get("added_tokens") or [], pairs, settings, config, size)
     for name in ("bos", "eos", "sep"):
-        value = stated.get(f"add_{name}_token")
+        value = settings.get(f"add_{name}_token")
         if isinstance(value, bool) and is_added.setdefault(name, value) != value:
             raise CheckpointError(
                 f"{folder / CONFIG} states add_{name}_token {value}, and the post-processor of "
                 f"{TOKENIZER} does the other with {texts[name]!r}; mend the one that is wrong"
             )
-    flags = {f"tokenizer.ggml.add_{n}_token": typed(BOOL, v) for n, v in is_added.items()}
+    flags = {f"tokenizer.ggml.add_{n}_token": typed_text(BOOL, v) for n, v in is_added.items()}
     return {**keys, **flags, **templates}
 
 
 def _special(
-    added: Sequence[Mapping[str, Any]],
+    added_tokens: Sequence[Mapping[str, Any]],
     pairs: list[list[str]],
-    stated: Mapping[str, Any],
+    settings: Mapping[str, Any],
     config: Mapping[str, Any],
     size: int,
 ) -> dict[str, str]:
@@ -94,11 +95,13 @@ def _special(
     It gets what was read and checked here, as it reads files of this machine alone. Tokens and
     their types are not its own: it takes every added token for a control token (`BpeVocab`).
     """
-    numbered = {token["content"] for token in added}
-    unnamed = {
-        name: config.get(f"{name}_token_id") for name in IDS if _token(stated, name) not in numbered
+    added_texts = {token["content"] for token in added_tokens}
+    config_numbers = {
+        name: config.get(f"{name}_token_id")
+        for name in IDS
+        if _token(settings, name) not in added_texts
     }
-    for name, number in unnamed.items():
+    for name, number in config_numbers.items():
         if number is None or isinstance(number, list):  # of several, none is the one
             continue
         if type(number) is not int or not 0 <= number < size:
@@ -107,9 +110,9 @@ def _special(
                 f"from 0 to {size - 1}, the last row of the embedding"
             )
     files = {
-        TOKENIZER: {"model": {"merges": pairs}, "added_tokens": added},
-        CONFIG: {f"{name}_token": stated.get(f"{name}_token") for name in IDS},
-        "config.json": {f"{name}_token_id": number for name, number in unnamed.items()},
+        TOKENIZER: {"model": {"merges": pairs}, "added_tokens": added_tokens},
+        CONFIG: {f"{name}_token": settings.get(f"{name}_token") for name in IDS},
+        "config.json": {f"{name}_token_id": number for name, number in config_numbers.items()},
     }
     with TemporaryDirectory() as folder:
         for name, content in files.items():
@@ -117,13 +120,13 @@ def _special(
         read = gguf_package().SpecialVocab(folder, load_merges=True, special_token_types=(*IDS,))
     numbers = ((key, read.special_token_ids.get(name)) for name, key in IDS.items())
     return {
-        "tokenizer.ggml.merges": typed(TEXT, read.merges),
-        **{f"tokenizer.ggml.{key}": typed(COUNT, n) for key, n in numbers if n is not None},
+        "tokenizer.ggml.merges": typed_text(TEXT, read.merges),
+        **{f"tokenizer.ggml.{key}": typed_text(COUNT, n) for key, n in numbers if n is not None},
     }
 
 
 @contextmanager
-def _blamed(path: Path) -> Iterator[None]:
+def _blame_file(path: Path) -> Iterator[None]:
     """Say of which file it is that something is missing or of another type."""
     try:
         yield
@@ -138,7 +141,7 @@ def _blamed(path: Path) -> Iterator[None]:
 
 def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict[str, str], str]:
     """Return what is stated of tokens, and how text is split before; refuse others, and merges."""
-    model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
+    model, added_tokens = tokenizer["model"], tokenizer.get("added_tokens") or []
     vocab, path = model["vocab"], folder / TOKENIZER
     if model["type"] != "BPE":
         raise _refusal(folder, f"is of the type {model['type']!r}")
@@ -146,7 +149,10 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict
         if model.get(key) not in (None, "", False):
             raise _refusal(folder, f"states {key} {model[key]!r}")
     names: dict[int, str] = {}
-    for text, number in (*vocab.items(), *((token["content"], token["id"]) for token in added)):
+    for text, number in (
+        *vocab.items(),
+        *((token["content"], token["id"]) for token in added_tokens),
+    ):
         if type(number) is not int or names.get(number, text) != text:
             raise CheckpointError(
                 f"{path} numbers {text!r} with {number!r}, and llama.cpp needs a whole number that "
@@ -154,8 +160,8 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict
             )
         names[number] = text
     kinds = dict.fromkeys(names, NORMAL)
-    for token in added:
-        names[token["id"]], kinds[token["id"]] = _added(token, path)
+    for token in added_tokens:
+        names[token["id"]], kinds[token["id"]] = _added_token(token, path)
     if not 0 <= min(names) <= max(names) < size:
         raise CheckpointError(
             f"{path} numbers tokens from {min(names)} to {max(names)}, and the "
@@ -170,10 +176,12 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict
         )
     split = _pre_tokenizer(tokenizer, folder)
     return {
-        "tokenizer.ggml.model": typed(TEXT, "gpt2"),
-        "tokenizer.ggml.pre": typed(TEXT, split),
-        "tokenizer.ggml.tokens": typed(TEXT, tokens),
-        "tokenizer.ggml.token_type": typed(INTEGER, [kinds.get(n, UNUSED) for n in range(size)]),
+        "tokenizer.ggml.model": typed_text(TEXT, "gpt2"),
+        "tokenizer.ggml.pre": typed_text(TEXT, split),
+        "tokenizer.ggml.tokens": typed_text(TEXT, tokens),
+        "tokenizer.ggml.token_type": typed_text(
+            INTEGER, [kinds.get(n, UNUSED) for n in range(size)]
+        ),
     }, split
 
 
@@ -186,7 +194,7 @@ def _check_ignored(
     if ignores == SPLITS[split].ignores_merges:
         return
     whole = {token["content"] for token in tokenizer.get("added_tokens") or []}
-    text = _unmerged((text for text in model["vocab"] if text not in whole), pairs)
+    text = _find_unmerged((text for text in model["vocab"] if text not in whole), pairs)
     if text is not None:
         raise CheckpointError(
             f"{folder / TOKENIZER} states ignore_merges {ignores}, and llama.cpp does the other "
@@ -202,7 +210,7 @@ def _refusal(folder: Path, reason: str) -> CheckpointError:
     )
 
 
-def _added(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
+def _added_token(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
     """Return an added token, and its type."""
     text = token["content"]
     for key in _STRIPPING:
@@ -256,7 +264,7 @@ def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
     return name
 
 
-def _unmerged(texts: Iterable[str], pairs: Iterable[Sequence[str]]) -> str | None:
+def _find_unmerged(texts: Iterable[str], pairs: Iterable[Sequence[str]]) -> str | None:
     """Return the first token that merges do not make, so that it matters if they are ignored."""
     ranks = {tuple(pair): rank for rank, pair in enumerate(pairs)}
     for text in texts:
@@ -270,9 +278,9 @@ def _unmerged(texts: Iterable[str], pairs: Iterable[Sequence[str]]) -> str | Non
     return None
 
 
-def _token(stated: Mapping[str, Any], name: str) -> str | None:
+def _token(settings: Mapping[str, Any], name: str) -> str | None:
     """Return the text of a special token, None if nothing states it."""
-    token = stated.get(f"{name}_token")
+    token = settings.get(f"{name}_token")
     text = token["content"] if isinstance(token, dict) else token
     if text is not None and not isinstance(text, str):
         raise TypeError(f"{name}_token is {token!r}, which is not a text")
@@ -288,9 +296,9 @@ def _template(
     for step in whole.get("processors", [whole]):
         if step["type"] == "TemplateProcessing":
             items = [item.get("SpecialToken", {}).get("id") for item in step["single"]]
-            expected = [texts["bos"]] * (items[0] is not None) + [None]
-            expected += [texts["eos"]] * (len(items) > 1 and items[-1] is not None)
-            if items != expected:
+            pattern = [texts["bos"]] * (items[0] is not None) + [None]
+            pattern += [texts["eos"]] * (len(items) > 1 and items[-1] is not None)
+            if items != pattern:
                 raise _refusal(folder, f"puts {items} around a text (None)")
             flags = {"bos": items[0] is not None, "eos": items[-1] is not None}
         elif step["type"] != "ByteLevel":
@@ -298,11 +306,11 @@ def _template(
     return flags
 
 
-def _templates(stated: Mapping[str, Any], folder: Path) -> dict[str, str]:
+def _templates(settings: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Return the chat templates."""
-    templates = stated.get("chat_template")
+    templates = settings.get("chat_template")
     if templates is None and (folder / _TEMPLATE).is_file():
-        with _blamed(folder / _TEMPLATE):
+        with _blame_file(folder / _TEMPLATE):
             templates = read_file(folder / _TEMPLATE, _MAX_BYTES).decode()
     if templates is None:
         return {}
@@ -315,14 +323,14 @@ def _templates(stated: Mapping[str, Any], folder: Path) -> dict[str, str]:
     # The package writes their names in the order of a set, which differs from process to process.
     key = "tokenizer.chat_template"
     default = {key: pairs.pop("default")} if "default" in pairs else {}
-    named = {f"{key}.{name}": text for name, text in pairs.items()}
-    keys = {**named, **({f"{key}s": [*pairs]} if pairs else {}), **default}
-    return {key: typed(TEXT, value) for key, value in keys.items()}
+    files = {f"{key}.{name}": text for name, text in pairs.items()}
+    keys = {**files, **({f"{key}s": [*pairs]} if pairs else {}), **default}
+    return {key: typed_text(TEXT, value) for key, value in keys.items()}
 
 
-def _parsed(path: Path, *, required: bool = True) -> Any:  # noqa: ANN401  (of JSON)
+def _parse_file(path: Path, *, must_exist: bool = True) -> Any:  # noqa: ANN401  (of JSON)
     """Parse a file of a tokenizer; nothing is stated by one that may be missing."""
-    if not required and not path.exists():
+    if not must_exist and not path.exists():
         return {}
     try:
         return json.loads(read_file(path, _MAX_BYTES).decode())

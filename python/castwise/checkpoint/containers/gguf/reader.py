@@ -19,16 +19,16 @@ from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
-from castwise.checkpoint.containers.gguf._ggml_types import BLOCKS, described
+from castwise.checkpoint.containers.gguf._ggml_types import BLOCKS, tensor_info
 from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
 
+# Bytes of rows that are put together at a time.
 _GATHERED = 1 << 18
-"""Bytes of rows that are put together at a time."""
 
+# What each file of a model that was split states.
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
-"""What each file of a model that was split states."""
 
 _PART = re.compile(
     r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<suffix>\.gguf)", re.DOTALL | re.IGNORECASE
@@ -37,8 +37,8 @@ _PART = re.compile(
 
 def count_named(path: Path) -> int:
     """Return how many files a model has by the name of one of them."""
-    named = _PART.fullmatch(path.name)
-    return 1 if named is None else int(named["count"])
+    match = _PART.fullmatch(path.name)
+    return 1 if match is None else int(match["count"])
 
 
 class GatheredSource(NamedTuple):
@@ -67,7 +67,7 @@ class GgufReader(WholeModelReader):
         self.tensors: dict[str, TensorInfo] = {}
         self.metadata: dict[str, str] = {}
         self._begins: dict[str, int] = {}
-        self._gathered: dict[str, Gathered] = {}
+        self._gathers: dict[str, Gathered] = {}
         try:
             self._values, self._arrays = self._read_header(file, 0)
             self._read_parts(file)
@@ -91,7 +91,9 @@ class GgufReader(WholeModelReader):
         values, arrays, start, alignment = parse_gguf_header(
             file.read,
             file.size,
-            lambda name, shape, kind, offset: places.append((described(name, shape, kind), offset)),
+            lambda name, shape, kind, offset: places.append(
+                (tensor_info(name, shape, kind), offset)
+            ),
             CheckpointError,
         )
         for info, offset in places:
@@ -112,35 +114,35 @@ class GgufReader(WholeModelReader):
         them.
         """
         number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
-        named = _PART.fullmatch(self.path.name)
+        match = _PART.fullmatch(self.path.name)
         if count in {0, 1}:
-            if (stated := count_named(self.path)) > 1:
+            if (part_count := count_named(self.path)) > 1:
                 raise CheckpointError(
-                    f"by its name it is one of {stated} files of a model, and it does "
+                    f"by its name it is one of {part_count} files of a model, and it does "
                     "not state that; rename it if it is the whole model, or fetch it again"
                 )
             return
-        if named is None or not isinstance(count, int) or int(named["count"]) != count:
+        if match is None or not isinstance(count, int) or int(match["count"]) != count:
             raise CheckpointError(
                 f"it is one of {count} files of a model, whose names must end with -00001-of-"
                 f"{count!s:0>5}.gguf and so on; rename them, or join them: llama-gguf-split --merge"
             )
         names = [
-            f"{named['stem']}-{index + 1:05}-of-{count:05}{named['suffix']}"
+            f"{match['stem']}-{index + 1:05}-of-{count:05}{match['suffix']}"
             for index in range(count)
         ]
         if number != 0:
             raise CheckpointError(
                 f"it is one of {count} files of a model; give the first of them, {names[0]}"
             )
-        self._file = joined = JoinedFiles(first)
+        self._file = joined_files = JoinedFiles(first)
         for index, name in enumerate(names[1:], 1):
             path = self.path.with_name(name)
             if not path.is_file():
                 raise CheckpointError(f"{name}, of the same model, is missing beside it; fetch it")
             file = SourceFile(path)
             try:
-                values, _ = self._read_header(file, joined.append(file))
+                values, _ = self._read_header(file, joined_files.append(file))
             except CheckpointError as error:
                 raise CheckpointError(f"{name}, of the same model: {error}") from error
             if (values.get(_SPLIT_KEYS[0]), values.get(_SPLIT_KEYS[1])) != (index, count):
@@ -177,51 +179,51 @@ class GgufReader(WholeModelReader):
         for tensor in tensors:
             name = tensor.info.name
             self.tensors[name] = tensor.info
-            placed = [
+            sources = [
                 source._replace(begin=begins[source.name] + source.begin)
                 for source in tensor.sources
             ]
-            self._begins[name] = placed[0].begin
+            self._begins[name] = sources[0].begin
             if tensor.period > 1:
-                self._gathered[name] = tensor._replace(sources=placed)
+                self._gathers[name] = tensor._replace(sources=sources)
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return the file and the offset of a tensor's bytes; None if they are gathered."""
-        return None if name in self._gathered else super().place(name)
+        return None if name in self._gathers else super().place(name)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes, `nbytes` at a time."""
-        if name not in self._gathered:
+        if name not in self._gathers:
             yield from super().pieces(name, nbytes)
             return
         length = self._length(name)
-        for done in range(0, length, nbytes):
-            piece = bytearray(min(nbytes, length - done))
-            self.read_into(name, done, memoryview(piece))
+        for begin in range(0, length, nbytes):
+            piece = bytearray(min(nbytes, length - begin))
+            self.read_into(name, begin, memoryview(piece))
             yield bytes(piece)
 
     def read_into(self, name: str, begin: int, data: memoryview) -> None:
         """Fill `data` with the bytes of a tensor from its byte `begin` on, in whole periods."""
-        gathered = self._gathered.get(name)
-        if gathered is None:
+        gather = self._gathers.get(name)
+        if gather is None:
             super().read_into(name, begin, data)
             return
-        size, done = gathered.period * gathered.row, 0
-        while done < len(data):
-            period, skip = divmod(begin + done, size)
-            part = data[done : done + max(_GATHERED // size, 1) * size - skip]
-            rows = self._rows(name, gathered, period, -(-(skip + len(part)) // size))
+        size, bytes_done = gather.period * gather.row, 0
+        while bytes_done < len(data):
+            period, skip = divmod(begin + bytes_done, size)
+            part = data[bytes_done : bytes_done + max(_GATHERED // size, 1) * size - skip]
+            rows = self._rows(name, gather, period, -(-(skip + len(part)) // size))
             part[:] = rows.reshape(-1)[skip : skip + len(part)].data
-            done += len(part)
+            bytes_done += len(part)
 
-    def _rows(self, name: str, gathered: Gathered, begin: int, count: int) -> NDArray[np.uint8]:
+    def _rows(self, name: str, gather: Gathered, begin: int, count: int) -> NDArray[np.uint8]:
         """Read so many periods of rows."""
-        rows = np.empty((count, gathered.period, gathered.row), np.uint8)
-        for source in gathered.sources:
-            part = np.empty((count, len(source.picks), gathered.row), np.uint8)
-            at = source.begin + begin * len(source.picks) * gathered.row
+        rows = np.empty((count, gather.period, gather.row), np.uint8)
+        for source in gather.sources:
+            part = np.empty((count, len(source.picks), gather.row), np.uint8)
+            at = source.begin + begin * len(source.picks) * gather.row
             if self._file.read_into(part.data.cast("B"), at) != part.nbytes:
-                raise self._truncated(name)
+                raise self._truncation(name)
             rows[:, source.picks] = part
         return rows
 

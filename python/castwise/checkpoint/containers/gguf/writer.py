@@ -29,8 +29,8 @@ from castwise.quantization.producers.block_types import BLOCK_TYPES
 _MAX_AXES = 4  # ggml's own limit
 _ALIGNMENT = 32  # the package's own
 _KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEGER: "INT32"}
+# The types of blocks that are written, by what reports call the scheme.
 _WRITTEN = {"mxfp4": "MXFP4"}
-"""The types of blocks that are written, by what reports call the scheme."""
 
 
 class Typed(str):
@@ -39,7 +39,7 @@ class Typed(str):
     __slots__ = ()
 
 
-def typed(kind: str, value: object) -> str:
+def typed_text(kind: str, value: object) -> str:
     """Return a value as text of metadata; a list becomes an array of items of the type."""
     return Typed(json.dumps([kind, value], ensure_ascii=False))
 
@@ -50,13 +50,13 @@ class GgufWriter(PlacedWriter):
     def __init__(
         self,
         file: BinaryIO,
-        planned: Sequence[Planned],
+        plans: Sequence[Planned],
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
         del source
         self._file = file
-        self.planned = {plan.info.name: plan for plan in planned}
+        self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
         if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {Typed}:
             raise CheckpointError(
@@ -86,9 +86,7 @@ class GgufWriter(PlacedWriter):
         return Elements(format_name)
 
 
-def _header(
-    planned: Iterable[Planned], lengths: Sequence[int], metadata: Mapping[str, str]
-) -> bytes:
+def _header(plans: Iterable[Planned], lengths: Sequence[int], metadata: Mapping[str, str]) -> bytes:
     """Let the package write all that stands before the tensors, into memory."""
     package = gguf_package()
     kinds = {kind: package.GGUFValueType[name] for kind, name in _KINDS.items()}
@@ -100,7 +98,7 @@ def _header(
             writer.add_key_value(key, value, package.GGUFValueType.ARRAY, sub_type=kinds[kind])
         else:
             writer.add_key_value(key, value, kinds[kind])
-    for plan, nbytes in zip(planned, lengths, strict=True):
+    for plan, nbytes in zip(plans, lengths, strict=True):
         number, shape = _type_of(plan)
         kind = package.GGMLQuantizationType(number)
         # Any dtype but uint8, of which the package would take the shape for one of bytes.
