@@ -1,6 +1,6 @@
 """What type checkers are to say of public functions; `.ci/run` asks mypy and basedpyright.
 
-`test_types.py` runs the same lines, where `assert_type` compares the classes of the values.
+`test_public_types.py` runs the same lines, where `assert_type` compares the classes of the values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The words that options take, for type checkers: each set is also a table or a check at run time.
 
-`tests/test_option_types.py` compares the two.
+`tests/test_types.py` compares the two.
 """
 
 from __future__ import annotations

@@ -361,6 +361,7 @@ def test_ignored_weights_get_the_fewest_bytes(model: Path) -> None:
     assert chosen.nbytes < before.nbytes
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_single_scheme_that_fits_is_better(tmp_path: Path, seed: int) -> None:
     numbers = np.random.default_rng(seed)
@@ -587,6 +588,7 @@ def test_a_map_replaces_maps_alone(
     assert Path("map.toml").read_text("utf-8") == advice.to_toml()
 
 
+@pytest.mark.thinned(5)  # each form, and three of these bits
 @pytest.mark.parametrize("form", ["file", "folder", "shards"])
 @pytest.mark.parametrize("bits", [6.6, 8.2, 9.0, 12.0])
 def test_small_checkpoints_fit_with_what_states_the_schemes(

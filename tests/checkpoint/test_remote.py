@@ -483,10 +483,10 @@ def test_links_are_not_uploaded(
 
 SILENT = """
 import sys
-from castwise.checkpoint.files import _remote
+from castwise.checkpoint.files import remote
 from castwise.cli import main
 
-_remote._PATIENCE = 0.5
+remote._PATIENCE = 0.5
 for command in (["inspect", sys.argv[1]], ["cast", "a.npz", sys.argv[1], "--dtype", "bf16"]):
     print(main(command), flush=True)
 """

@@ -65,7 +65,7 @@ def test_memory_is_less_than_a_kernel(
 ) -> None:
     """Rows of int8 follow each other in the file; those of GPTQ are columns there."""
     h5py = pytest.importorskip("h5py")
-    inputs, columns = 1 << 14, 1 << 12
+    inputs, columns = 1 << 13, 1 << 12
     codes = np.random.default_rng(0).integers(0, 128, (inputs, columns), np.uint8)
     scale = np.linspace(1, 90, columns, dtype=np.float32)
     variables: list[Any] = [codes.view(np.int8), scale]

@@ -1,7 +1,7 @@
 //! numpy's table of C functions and classes, by the numbers of their entries.
 //!
 //! numpy never moves an entry within one version of its ABI, as extensions are compiled with these numbers. Its header
-//! `__multiarray_api.h` has them, and `tests/test_numpy_table.py` compares.
+//! `__multiarray_api.h` has them, and `tests/test_sources.py` compares.
 
 use std::ffi::c_void;
 
