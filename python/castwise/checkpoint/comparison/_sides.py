@@ -138,12 +138,12 @@ class Side:
         return (
             isinstance(reader, DerivedReader)
             and reader.derivation == "decode"
-            and reader.derived(stored_name) is not None
+            and reader.find_derived(stored_name) is not None
         )
 
     def _derived(self, name: str) -> DerivedTensor | None:
         reader, stored_name = self.names[name]
-        return reader.derived(stored_name) if isinstance(reader, DerivedReader) else None
+        return reader.find_derived(stored_name) if isinstance(reader, DerivedReader) else None
 
     def decoding(self, name: str) -> Decoding | None:
         """Return how a tensor is decoded, its files open; None for one that is not quantised."""

@@ -19,7 +19,7 @@ from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison.results import Diff, TensorDiff, severity
 from castwise.checkpoint.containers import open_checkpoint, source_path
-from castwise.checkpoint.plan import Decide, decided
+from castwise.checkpoint.plan import Decide, plan_by_map
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
 from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.results.report import Progress, ProgressMeter
@@ -114,8 +114,8 @@ def diff(
         decide: Decide | None = None
         if dtypes is not None:
             if dtypes.is_general:
-                dtypes = CheckpointModel(opened[0]).bound(dtypes)
-            decide = partial(decided, dtypes)
+                dtypes = CheckpointModel(opened[0]).bind(dtypes)
+            decide = partial(plan_by_map, dtypes)
         left, right, *others = (
             Side.decoded(
                 source,
@@ -153,7 +153,7 @@ def diff(
         for name, other in pairing.pairs.items():
             meter.starts(name)
             tensors.append(comparing.compared(name, other, meter))
-            meter.finished(left.info(name).nbytes)
+            meter.finish(left.info(name).nbytes)
         meter.starts(None)
         for side in (left, right, *others):
             side.check_unchanged()

@@ -143,7 +143,7 @@ def verify(
             values += math.prod(left.shape(name))
             if (difference := Difference.of(comparing.compared(name, name, meter))) is not None:
                 differences.append(difference)
-            meter.finished(left.info(name).nbytes)
+            meter.finish(left.info(name).nbytes)
         meter.starts(None)
         differences += [
             Difference(name, "only in the second") for name in right.names if name not in left.names

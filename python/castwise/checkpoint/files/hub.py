@@ -73,9 +73,9 @@ def offline_source(path: Path) -> Path:
                 revision=revision and unquote(revision),
                 local_files_only=True,
             )
-            found = Path(folder, *filter(None, (match["rest"] or "").split("/")))
-            if found.exists() and ".." not in found.parts:
-                return found
+            target = Path(folder, *filter(None, (match["rest"] or "").split("/")))
+            if target.exists() and ".." not in target.parts:
+                return target
     name = match["name"] if match is not None else "org/name"
     raise FileNotFoundError(
         errno.ENOENT,
@@ -114,10 +114,10 @@ def _likely_url(path: Path) -> str | None:
 
 def _spelled_url(path: Path) -> str | None:
     """Return the URL that a path spells with too few slashes, or None."""
-    spelled = _SPELLED.fullmatch(path.as_posix())
-    if spelled is None or spelled["scheme"].lower() not in PACKAGES:
+    match = _SPELLED.fullmatch(path.as_posix())
+    if match is None or match["scheme"].lower() not in PACKAGES:
         return None
-    return f"{spelled['scheme'].lower()}://{spelled['rest']}"
+    return f"{match['scheme'].lower()}://{match['rest']}"
 
 
 def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
@@ -126,10 +126,10 @@ def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     FileNotFoundError: It may stand for a URL, and there is no such folder on this machine.
     CheckpointError, TypeError: As for `checked_path`.
     """
-    checked = checked_path(path, argument)
-    if not is_remote(checked) and _spelled_url(checked) and not checked.parent.is_dir():
-        raise absent_file(checked)
-    return checked
+    target = checked_path(path, argument)
+    if not is_remote(target) and _spelled_url(target) and not target.parent.is_dir():
+        raise absent_file(target)
+    return target
 
 
 class HubRepository:

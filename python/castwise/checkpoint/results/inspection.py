@@ -146,12 +146,12 @@ def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
 
 def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iterator[Part]:
     """Show what is stated, the quantised weights by group, and what lacks its counterpart."""
-    stated = (
+    source_text = (
         f"stated in {', '.join(quantization.stated)}"
         if quantization.stated
         else "told by tensors alone"
     )
-    lines = ["", f"quantised weights, {stated}"]
+    lines = ["", f"quantised weights, {source_text}"]
     lines += [f"  not readable: {reason}" for reason in quantization.unreadable]
     if quantization.unknown is not None:
         lines.append(

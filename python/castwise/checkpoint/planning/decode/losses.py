@@ -26,8 +26,8 @@ _WIDEST = np.dtype(np.float32)
 
 def slab_losses(q: QuantizedArray, values: NDArray[Any], arithmetic: Arithmetic) -> DecodeReport:
     """Count what a slab lost that was decoded into `values`."""
-    infinite, nan, zeroed, zeros = losses_of(q, values, arithmetic)
-    return DecodeReport(values.size, infinite, zeroed, nan, zeros)
+    infinite, nan, underflows, zeros = losses_of(q, values, arithmetic)
+    return DecodeReport(values.size, infinite, underflows, nan, zeros)
 
 
 def rounding_losses(exact: NDArray[Any], values: NDArray[Any]) -> DecodeReport:
@@ -56,13 +56,13 @@ def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
     """
     losses = DecodeReport()
     scales = None if math.prod(plan.cut) <= _FEW else without_codes(plan.whole)
-    for cut in plan.slabs(elements):
+    for slab in plan.slabs(elements):
         if scales is not None:
-            q = rows_of(scales, cut.start, cut.stop, cut.place)
+            q = rows_of(scales, slab.start, slab.stop, slab.place)
             if not may_lose(q, _WIDEST):
                 losses += DecodeReport(math.prod(q.shape))
                 continue
-        losses += losses_of_codes(plan.rows(cut))
+        losses += losses_of_codes(plan.rows(slab))
     return losses
 
 
