@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
 from castwise.arrays.library_casts import ALIASES, libraries
-from castwise.checkpoint.planning import _written_schemes
+from castwise.checkpoint.planning import written_schemes
 from castwise.checkpoint.results.report import FINDINGS
 from castwise.quantization import consumers, dequantize, pack, quantize, schemes
-from castwise.quantization.producers import _schemes
+from castwise.quantization.producers import schemes as schemes_module
 from castwise.quantization.producers.registry import GGUF, PRODUCERS
 
 X = np.ones(2, np.float32)
@@ -71,14 +71,14 @@ def variants() -> set[str]:
 TABLES: dict[str, Callable[[], Collection[str]]] = {
     "Like": lambda: [*(library.name for library in libraries()), *ALIASES],
     "SchemeName": lambda: [row.name for row in schemes()],
-    "StoredScheme": _schemes._rows,
-    "WrittenScheme": _written_schemes.scheme_names,
-    "TranscodedScheme": _written_schemes.changed_schemes,
+    "StoredScheme": schemes_module._rows,
+    "WrittenScheme": written_schemes.scheme_names,
+    "TranscodedScheme": written_schemes.changed_schemes,
     "Recipe": lambda: {name for row in schemes() for name in row.recipes},
     "StoredRecipe": recipes_of_layouts,
-    "WrittenRecipe": _written_schemes.recipes,
+    "WrittenRecipe": written_schemes.recipes,
     "ConsumerName": lambda: [consumer.name for consumer in consumers()],
-    "TranscodedRecipe": _written_schemes.form_names,
+    "TranscodedRecipe": written_schemes.form_names,
     "Variant": variants,
     "FindingKind": lambda: FINDINGS,
 }

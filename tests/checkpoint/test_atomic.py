@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.files import _replacing
+from castwise.checkpoint.files import replacing
 from checkpoint_samples import floats, safetensors_file, write_sharded
 from peak_memory import peak_above_import
 from system_parts import need
@@ -141,13 +141,13 @@ def test_a_folder_that_appears_in_the_last_moment_stays(
 ) -> None:
     source, destination = tmp_path / "in", tmp_path / "out"
     _make(source, 1.0)
-    put_in_place = _replacing._put_in_place
+    put_in_place = replacing._put_in_place
 
     def appear(new: Path, path: Path, *, may_replace: bool) -> None:
         _make(destination, 2.0)
         put_in_place(new, path, may_replace=may_replace)
 
-    monkeypatch.setattr(_replacing, "_put_in_place", appear)
+    monkeypatch.setattr(replacing, "_put_in_place", appear)
     with pytest.raises(OSError, match=r"(?i)directory (is )?not empty") as error:
         checkpoint.cast_file(source, destination, "bfloat16")
     assert error.value.filename == str(destination)
@@ -163,7 +163,7 @@ def test_folders_are_replaced_where_they_cannot_be_swapped(
     _make(source, 1.0)
     _make(destination, 2.0)
     old = _contents(destination)
-    monkeypatch.setattr(_replacing, "exchange", lambda _left, _right: False)
+    monkeypatch.setattr(replacing, "exchange", lambda _left, _right: False)
     if not fails:
         checkpoint.cast_file(source, destination, "bfloat16", overwrite=True)
         assert checkpoint.load(destination)["a"].dtype.itemsize == 2

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.files import _temporary_names
-from castwise.checkpoint.running import _parts
+from castwise.checkpoint.files import temporary_names
+from castwise.checkpoint.running import parts as parts_module
 from castwise.cli import main
 from checkpoint_samples import floats
 from processes import run_python
@@ -144,12 +144,12 @@ def test_an_end_that_was_killed(folder: Path, tmp_path: Path, suffix: str, at: s
     rows = checkpoint.cast_file(folder, alone, "bfloat16").rows
     program = (
         "import os, signal, sys; from castwise import checkpoint; "
-        "from castwise.checkpoint.running import _parts, _to_file, _to_folder; "
+        "from castwise.checkpoint.running import parts as parts_module, to_file, to_folder; "
         "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL); "
         "at, new = sys.argv[1:]; "
-        "[setattr(_to_file, 'put_file', kill), setattr(_to_folder, 'put_folder', kill)] "
-        "if at == 'between' else setattr(_parts.RunParts, '_remove', kill) "
-        "if at == 'after' else setattr(_parts, '_identity', kill); "
+        "[setattr(to_file, 'put_file', kill), setattr(to_folder, 'put_folder', kill)] "
+        "if at == 'between' else setattr(parts_module.RunParts, '_remove', kill) "
+        "if at == 'after' else setattr(parts_module, '_identity', kill); "
         "checkpoint.finish(new)"
     )
     checkpoint.cast_file(folder, new, "bfloat16", part="1/1")
@@ -234,7 +234,9 @@ def test_a_damaged_page(
 
 def sealed(page: dict[str, Any]) -> str:
     """A page as a part would have written it."""
-    return _parts._sealed({key: value for key, value in page.items() if key != "seal"}).decode()
+    return parts_module._sealed(
+        {key: value for key, value in page.items() if key != "seal"}
+    ).decode()
 
 
 def test_mappings_of_any_class(tmp_path: Path) -> None:
@@ -404,7 +406,7 @@ def test_parts_that_begin_at_the_same_instant(
 ) -> None:
     """One conversion wins, whichever; all parts of others are refused, and touch nothing."""
     if not has_locks:
-        monkeypatch.setattr(_temporary_names, "lock", lambda *_, **__: False)
+        monkeypatch.setattr(temporary_names, "lock", lambda *_, **__: False)
     for attempt in range(10):
         new = tmp_path / str(attempt)
         barrier = threading.Barrier(8)
@@ -668,7 +670,7 @@ def test_a_folder_that_was_removed_under_a_part(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str | None
 ) -> None:
     """Whatever others begin there, also the same conversion, the part ends."""
-    monkeypatch.setattr(_parts, "_PIECE_BYTES", 100_000)
+    monkeypatch.setattr(parts_module, "_PIECE_BYTES", 100_000)
     new = tmp_path / "new"
     begun: list[str] = []
 
@@ -731,9 +733,9 @@ def test_another_run_does_not_make_what_parts_are_there_for(
 RUN_OR_DIE = """
 import json, os, signal, sys
 from castwise import checkpoint
-from castwise.checkpoint.files import _temporary_names
-from castwise.checkpoint.running import _parts
-_parts._PIECE_BYTES = 20_000
+from castwise.checkpoint.files import temporary_names
+from castwise.checkpoint.running import parts as parts_module
+parts_module._PIECE_BYTES = 20_000
 source, new, runs = sys.argv[1:]
 def run(dtype, part, left):
     def listen(_):

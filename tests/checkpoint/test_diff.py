@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Diff, TensorDiff
-from castwise.checkpoint.comparison import _explanations, _sides
+from castwise.checkpoint.comparison import _sides, explanations
 from castwise.cli import main
 from numpy.typing import NDArray
 
@@ -469,7 +469,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_sample_takes_extreme_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One subnormal among many elements decides between two recipes."""
-    monkeypatch.setattr(_explanations, "_SPREAD", 64)
+    monkeypatch.setattr(explanations, "_SPREAD", 64)
     array = np.random.default_rng(5).standard_normal(4000).astype(np.float32)
     array[1234], array[17] = 1e-40, 1e9
     result = castwise.cast(array, "bfloat16", rounding="towards-zero")

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.files import _replacing, _temporary_names
+from castwise.checkpoint.files import replacing, temporary_names
 from castwise.checkpoint.files.temporary_names import TemporaryName
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
@@ -380,9 +380,9 @@ def test_after_an_error_in_the_last_step(
 
     with monkeypatch.context() as patch:
         if replaces == "by a swap":
-            patch.setattr(_replacing, "exchange", refuse)
+            patch.setattr(replacing, "exchange", refuse)
         else:
-            patch.setattr(_replacing, "exchange", _Swapless.exchange)
+            patch.setattr(replacing, "exchange", _Swapless.exchange)
             rename = Path.rename
             patch.setattr(
                 Path, "rename", lambda old, new: refuse() if old == kept else rename(old, new)
@@ -445,9 +445,9 @@ def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) ->
 KILL_AT_THE_END = """
 import os, sys
 from castwise import checkpoint
-from castwise.checkpoint.files import _replacing
+from castwise.checkpoint.files import replacing
 source, destination, last = sys.argv[1:]
-put_in_place, steps = _replacing._put_in_place, 0
+put_in_place, steps = replacing._put_in_place, 0
 def hook(event, _):
     global steps
     if event.startswith(("open", "os.", "shutil.", "fcntl.", "ctypes.")):
@@ -457,7 +457,7 @@ def hook(event, _):
 def put(new, path, **options):
     sys.addaudithook(hook)
     put_in_place(new, path, **options)
-_replacing._put_in_place = put
+replacing._put_in_place = put
 checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=True)
 """
 
@@ -521,14 +521,14 @@ def test_a_folder_that_was_named_meanwhile_is_left_alone(
     need("fcntl")
     kept = interrupt(source, "d", resumable=True)
     before, out = contents(kept), source.with_name("out")
-    lock = _temporary_names.lock
+    lock = temporary_names.lock
 
     def lock_late(descriptor: int, *, shared: bool = False) -> bool:
         if kept.exists():
             kept.rename(out)
         return lock(descriptor, shared=shared)
 
-    monkeypatch.setattr(_temporary_names, "lock", lock_late)
+    monkeypatch.setattr(temporary_names, "lock", lock_late)
     with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
         checkpoint.cast_file(source, out, "float16", resume=True)
     assert contents(out) == before

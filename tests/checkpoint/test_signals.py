@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.files import _replacing
+from castwise.checkpoint.files import replacing
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from system_parts import need
 
 SIGNALLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "signal_at_every_step.py"
 WRITING = (
-    "/checkpoint/files/_replacing.py",
+    "/checkpoint/files/replacing.py",
     "/checkpoint/files/_temporary_names.py",
     "/contextlib.py",
     "/shutil.py",
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and 
 @pytest.mark.parametrize(
     ("every", "stride", "parts"),
     [
-        pytest.param(37, "307", WRITING, id="some"),
+        pytest.param(37, "199", WRITING, id="some"),
         # Every bytecode (stride 1) takes 25 minutes, and is run by hand.
         pytest.param(1, "31", WRITING, id="more", marks=pytest.mark.exhaustive),
         pytest.param(1, "199", ALL, id="everywhere", marks=pytest.mark.exhaustive),
@@ -145,7 +145,7 @@ def test_a_new_file_has_the_permissions_of_the_umask(
         return real_open(path, flags, *arguments)
 
     if lacking == "proc":
-        monkeypatch.setattr(_replacing, "_OPEN_FILES", str(tmp_path / "none"))
+        monkeypatch.setattr(replacing, "_OPEN_FILES", str(tmp_path / "none"))
     elif lacking:
         monkeypatch.setattr(os, "open", refusing)
     before = os.umask(0o027)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise.checkpoint.results.report import FINDINGS
 from checkpoint_samples import floats
 from support import run_castwise as run
 
@@ -144,7 +145,7 @@ def test_integers_of_weights_are_a_finding(tmp_path: Path) -> None:
 
 def test_findings_in_python(lossy: Path) -> None:
     summary = checkpoint.cast_file(lossy, lossy.with_name("out.npz"), "fp8")
-    found = summary.findings(checkpoint.report.FINDINGS)
+    found = summary.findings(FINDINGS)
     assert {(one.kind, one.tensor, one.count) for one in found} == {
         ("overflow", "infinite", 1),
         ("nan", "infinite", 1),

@@ -14,7 +14,7 @@ from typing import Any
 
 import castwise
 from castwise import _options
-from castwise.checkpoint.requests import _functions
+from castwise.checkpoint.requests import functions as functions_module
 from castwise.checkpoint.requests.options import REQUESTS
 
 STUB = Path(castwise.__file__).parent / "checkpoint" / "conversions.pyi"
@@ -43,14 +43,14 @@ def stub_text() -> str:
     """Return the text of the stub."""
     functions = []
     for request in REQUESTS:
-        options = _functions.options_of(request)
+        options = functions_module.options_of(request)
         name = f"{request.command}_file"
         for dry_run, result in (
             ("Literal[True]", "CastPlan"),
             ("bool = False", "CastSummary"),
         ):
             functions.append("@overload\n" + _function(name, options, dry_run, result))
-    functions.append(_function("finish", _functions.finish_options(), "", "CastSummary"))
+    functions.append(_function("finish", functions_module.finish_options(), "", "CastSummary"))
     text = "".join(functions)
     return _HEAD + "".join(_imports(text)) + "\n" + text
 
@@ -60,7 +60,7 @@ def _function(name: str, options: list[Field[Any]], dry_run: str, result: str) -
     lines = []
     star = False
     for field in options:
-        if not star and not _functions.is_positional(field):
+        if not star and not functions_module.is_positional(field):
             star = True
             lines.append("*")
         if field.name == "dry_run":

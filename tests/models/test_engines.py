@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from castwise.models import _engines
+from castwise.models import engines as engines_module
 from castwise.models.engines import find_engines, read_engines
 
-TABLE = Path(_engines.__file__).with_name("engines.txt")
+TABLE = Path(engines_module.__file__).with_name("engines.txt")
 QKV = " ".join(f"model.layers.3.self_attn.{part}_proj" for part in "qkv")
 GATE_UP = "model.layers.3.mlp.gate_proj model.layers.3.mlp.up_proj"
 EXPERTS = "model.layers.3.mlp.experts.7.gate_proj model.layers.3.mlp.experts.7.up_proj"

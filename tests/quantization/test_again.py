@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from castwise import _core, cpu_level
 from castwise.quantization import QuantizedArray, dequantize, quantize
-from castwise.quantization.arrays import _quantize
+from castwise.quantization.arrays import quantize as quantize_module
 
 SCHEMES = (
     ("fp8_tensor", "compressed-tensors"),
@@ -45,7 +45,7 @@ def raw(q: QuantizedArray) -> list[tuple[str, tuple[int, ...], str, bytes]]:
 
 @pytest.fixture(autouse=True)
 def _without_plans() -> Iterator[None]:
-    _quantize._known_plan.cache_clear()
+    quantize_module._known_plan.cache_clear()
     level = cpu_level()
     yield
     _core.set_cpu_level(level)
@@ -61,7 +61,7 @@ def test_another_array_is_encoded_as_if_it_were_the_first(
     x, y = draw(1, shape), 3 * draw(2, shape)
     first = quantize(y, scheme, recipe=recipe, axis=axis)
     wanted = raw(first)
-    _quantize._known_plan.cache_clear()
+    quantize_module._known_plan.cache_clear()
     before = quantize(x, scheme, recipe=recipe, axis=axis)
     kept = raw(before)
     found = quantize(y, scheme, recipe=recipe, axis=axis)
@@ -78,7 +78,7 @@ def test_another_array_is_encoded_as_if_it_were_the_first(
 def test_plans_are_used() -> None:
     x = draw(1, (64, 64))
     quantize(x, "nvfp4")
-    plan = _quantize._known_plan(
+    plan = quantize_module._known_plan(
         "nvfp4", None, None, -1, x.shape, x.dtype, True, None, None, "raise", None, 0
     )
     assert plan.encoders[0].encode(x) is not None

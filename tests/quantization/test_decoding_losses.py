@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import DecodeReport
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning.decode import decode as decode_module
 from castwise.cli import main
-from castwise.quantization.arrays import _losses
+from castwise.quantization.arrays import losses
 from producer_models import MODELS, write
 from support import run_castwise as run
 
@@ -39,7 +39,7 @@ def test_the_bounds_tell_what_counting_tells(
     """Where scales say that nothing is lost, counting all values says so too."""
     source, out = write(tmp_path / "model", MODELS[name]()), tmp_path / "out"
     quick = checkpoint.dequantize_file(source, out).rows
-    monkeypatch.setattr(_losses, "product_range", lambda _: (0.0, np.inf))
+    monkeypatch.setattr(losses, "product_range", lambda _: (0.0, np.inf))
     thorough = checkpoint.dequantize_file(source, tmp_path / "again").rows
     for one, other in zip(quick, thorough, strict=True):
         assert one.losses(max_zeros=0) == other.losses(max_zeros=0)
@@ -158,7 +158,7 @@ def test_parts_executors_and_resumed_runs_say_the_same(
     assert "castwise dequantize does not count that" in refused.stderr
     assert main(["finish", str(tmp_path / "parts"), "--quiet"]) == 1
 
-    decode, calls = _decode.dequantize, []
+    decode, calls = decode_module.dequantize, []
 
     def stopped(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -166,10 +166,10 @@ def test_parts_executors_and_resumed_runs_say_the_same(
             raise RuntimeError("stopped")
         return decode(*arguments, **options)
 
-    monkeypatch.setattr(_decode, "dequantize", stopped)
+    monkeypatch.setattr(decode_module, "dequantize", stopped)
     with pytest.raises(RuntimeError, match="stopped"):
         checkpoint.dequantize_file(source, tmp_path / "kept", resumable=True)
-    monkeypatch.setattr(_decode, "dequantize", decode)
+    monkeypatch.setattr(decode_module, "dequantize", decode)
     resumed = checkpoint.dequantize_file(source, tmp_path / "kept", resume=True)
     assert resumed.rows == expected.rows
     assert resumed.total == expected.total

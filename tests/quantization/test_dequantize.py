@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning.decode import decode
 from checkpoint_samples import assert_same
 from producer_models import KEPT, MODELS, Draw, write
 from producer_models.deepseek import two_weights
@@ -39,7 +39,7 @@ def test_a_weight_is_decoded(tmp_path: Path, name: str) -> None:
 def test_slabs_do_not_matter(
     tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_decode, "_SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(decode, "_SLAB_ELEMENTS", elements)
     model = MODELS[name]()
     out = tmp_path / "out"
     checkpoint.dequantize_file(write(tmp_path / "model", model), out)

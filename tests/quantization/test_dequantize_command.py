@@ -239,12 +239,12 @@ def test_threads_do_not_matter(tmp_path: Path, threads: int) -> None:
 INTERRUPTED = """
 import os, signal, sys, time
 from castwise import checkpoint
-from castwise.checkpoint.planning import _derived_reader
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning import derived_reader
+from castwise.checkpoint.planning.decode import decode
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also if this process ignores it
-_decode._SLAB_ELEMENTS = 5000
-count, write = 0, _derived_reader._write
+decode._SLAB_ELEMENTS = 5000
+count, write = 0, derived_reader._write
 
 def write_slowly(*arguments):
     global count
@@ -254,7 +254,7 @@ def write_slowly(*arguments):
     time.sleep(0.02)
     return write(*arguments)
 
-_derived_reader._write = write_slowly
+derived_reader._write = write_slowly
 try:
     checkpoint.dequantize_file(sys.argv[1], sys.argv[2], threads=3)
 except KeyboardInterrupt:

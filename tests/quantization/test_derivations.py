@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.planning import _derived_reader
+from castwise.checkpoint.planning import derived_reader
 from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.checkpoint.requests.conversion import open_planned
 from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
@@ -47,10 +47,10 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
 
 def test_a_process_forked_while_a_thread_plans_can_plan() -> None:
     need("os.fork")
-    with _derived_reader._PLANNING:
+    with derived_reader._PLANNING:
         child = os.fork()
         if child == 0:
-            os._exit(0 if _derived_reader._PLANNING.acquire(timeout=5) else 1)
+            os._exit(0 if derived_reader._PLANNING.acquire(timeout=5) else 1)
         assert os.waitpid(child, 0)[1] == 0
-    assert _derived_reader._PLANNING.acquire(timeout=0)
-    _derived_reader._PLANNING.release()
+    assert derived_reader._PLANNING.acquire(timeout=0)
+    derived_reader._PLANNING.release()

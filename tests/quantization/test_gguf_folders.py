@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.containers.gguf import _reader
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.containers.gguf import reader
+from castwise.checkpoint.planning.decode import decode
 from castwise.checkpoint.planning.transcode import _global_scales, _transcoded_slabs, _whole_model
 from castwise.cli import main
 from checkpoint_samples import assert_same
@@ -139,10 +139,10 @@ def test_there_and_back(
     """Tensors are what they were, byte for byte, and so is what is decoded of them."""
     for module, size in (
         (_global_scales, "_SLAB_BYTES"),
-        (_decode, "_SLAB_ELEMENTS"),
+        (decode, "_SLAB_ELEMENTS"),
         (_whole_model, "SLAB_ELEMENTS"),
         (_transcoded_slabs, "SLAB_ELEMENTS"),
-        (_reader, "_GATHERED"),
+        (reader, "_GATHERED"),
     ):
         monkeypatch.setattr(module, size, elements)
     source, recipe = models(name, tmp_path)

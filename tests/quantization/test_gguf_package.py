@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning.decode import decode
 from castwise.cli import main
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 from checkpoint_samples import assert_same
@@ -71,7 +71,7 @@ def test_sizes_are_those_of_the_package(framework: Framework) -> None:
 
 @pytest.fixture
 def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_decode, "_SLAB_ELEMENTS", 1 << 11)
+    monkeypatch.setattr(decode, "_SLAB_ELEMENTS", 1 << 11)
 
 
 @pytest.mark.usefixtures("small_slabs")

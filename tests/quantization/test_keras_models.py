@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning.decode import decode
 from keras import layers, ops, quantizers
 from keras_files import changed, leaves, put
 from numpy.typing import NDArray
@@ -155,7 +155,7 @@ def test_keras_loads_what_is_decoded(
     for layer in leaves(plain):
         if layer.name in biases:
             np.testing.assert_array_equal(np.asarray(layer.bias), biases[layer.name])
-    monkeypatch.setattr(_decode, "_SLAB_ELEMENTS", 16)
+    monkeypatch.setattr(decode, "_SLAB_ELEMENTS", 16)
     checkpoint.dequantize_file(source, tmp_path / "out.weights.h5", "float32")
     other = make()
     other.load_weights(tmp_path / "out.weights.h5")

@@ -18,11 +18,11 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.planning.encode import _encoded_weight
+from castwise.checkpoint.planning.encode import encoded_weight
 from castwise.cli import main
 from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
-from castwise.quantization.arrays import _quantize
+from castwise.quantization.arrays import quantize as quantize_module
 from checkpoint_samples import assert_same, write_sharded
 from small_llama import (
     DOWN,
@@ -124,7 +124,7 @@ def test_slabs_and_threads_do_not_matter(
 ) -> None:
     source = write(tmp_path / "model")
     whole = checkpoint.quantize_file(source, tmp_path / "whole", scheme, recipe=recipe, threads=1)
-    monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", elements)
+    monkeypatch.setattr(encoded_weight, "_FLIGHT_ELEMENTS", elements)
     cut = checkpoint.quantize_file(source, tmp_path / "cut", scheme, recipe=recipe, threads=3)
     assert cut.rows == whole.rows
     for path in (tmp_path / "whole").rglob("*.*"):
@@ -157,7 +157,7 @@ def test_each_weight_is_read_and_quantised_once(
         {name: np.ones(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()},
     )
     (source / "config.json").write_text("{}")
-    read, quantize = SafetensorsReader.read_into, _quantize._quantized
+    read, quantize = SafetensorsReader.read_into, quantize_module._quantized
 
     def count_bytes(self: Any, name: str, begin: int, data: memoryview) -> None:
         done["read"] += len(data)
@@ -169,8 +169,8 @@ def test_each_weight_is_read_and_quantised_once(
 
     checkpoint.quantize_file(source, tmp_path / "first", scheme, recipe=recipe)  # plans the parts
     monkeypatch.setattr(SafetensorsReader, "read_into", count_bytes)
-    monkeypatch.setattr(_quantize, "_quantized", count_elements)
-    monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", 1 << 18)
+    monkeypatch.setattr(quantize_module, "_quantized", count_elements)
+    monkeypatch.setattr(encoded_weight, "_FLIGHT_ELEMENTS", 1 << 18)
     checkpoint.quantize_file(source, tmp_path / "second", scheme, recipe=recipe, threads=2)
     elements = sum(map(math.prod, shapes.values()))
     assert done["read"] == readings * 2 * elements
@@ -199,7 +199,7 @@ def test_a_store_gets_the_bytes_of_a_folder(
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elements = 1 << 18  # a sixteenth of what is used
-    monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", elements)
+    monkeypatch.setattr(encoded_weight, "_FLIGHT_ELEMENTS", elements)
     for rows in (1 << 10, 4 << 10):
         array = np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024)
         source = one_file(tmp_path / f"{rows}.safetensors", a=array)

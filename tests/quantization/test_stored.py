@@ -11,7 +11,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.planning import _stored_tensors
+from castwise.checkpoint.planning import stored_tensors
 from castwise.checkpoint.planning.stored_tensors import StoredTensors, _Recent, _runs
 from checkpoint_samples import assert_same
 
@@ -21,7 +21,7 @@ from checkpoint_samples import assert_same
 def test_every_box(
     tmp_path: Path, suffix: str, short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_stored_tensors, "_SHORT_BYTES", short)
+    monkeypatch.setattr(stored_tensors, "_SHORT_BYTES", short)
     array = np.arange(3 * 4 * 5, dtype=np.int16).reshape(3, 4, 5)
     path = tmp_path / f"a{suffix}"
     checkpoint.save(path, {"x": array, "empty": np.zeros((0, 3)), "one": np.float32(2).reshape(())})
@@ -62,15 +62,13 @@ def test_a_part_of_a_matrix_is_kept(
     tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Boxes of short runs are read some at a time, as many as half the limit has room for."""
-    monkeypatch.setattr(_stored_tensors, "_RECENT_BYTES", limit)
+    monkeypatch.setattr(stored_tensors, "_RECENT_BYTES", limit)
     array = np.arange(2 * 5 * 12, dtype=np.int16).reshape(2, 5, 12)
     path = tmp_path / "a.safetensors"
     checkpoint.save(path, {"x": array})
     reads = []
-    read = _stored_tensors._read
-    monkeypatch.setattr(
-        _stored_tensors, "_read", lambda *given: reads.append(given) or read(*given)
-    )
+    read = stored_tensors._read
+    monkeypatch.setattr(stored_tensors, "_read", lambda *given: reads.append(given) or read(*given))
     with open_checkpoint(path) as source:
         stored = StoredTensors(source.shards)
         for place, first in product(range(2), range(0, 12, 2)):
@@ -89,7 +87,7 @@ def test_runs_are_as_long_as_they_can_be() -> None:
 
 
 def test_what_was_read_last_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stored_tensors, "_RECENT_BYTES", 100)
+    monkeypatch.setattr(stored_tensors, "_RECENT_BYTES", 100)
     recent, read = _Recent(), []
 
     def get(name: str, nbytes: int) -> None:

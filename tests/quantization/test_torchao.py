@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning.decode import decode
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
 from scheme_oracle import pack, swizzle
@@ -295,7 +295,7 @@ def test_codes_of_more_bits_are_refused(tmp_path: Path) -> None:
 
 def test_tiles_in_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slab may begin and end inside a tile."""
-    monkeypatch.setattr(_decode, "_SLAB_ELEMENTS", 80 * 30)
+    monkeypatch.setattr(decode, "_SLAB_ELEMENTS", 80 * 30)
     saved = SAVED["nvfp4, tiles of experts"]()
     source, out = saved.write(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
     checkpoint.dequantize_file(source, out)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning import _derived_reader
+from castwise.checkpoint.planning import derived_reader
 from castwise.checkpoint.planning.transcode import _global_scales
 from castwise.cli import main
 from checkpoint_samples import assert_same
@@ -65,7 +65,7 @@ def test_threads_are_as_many_as_given(tmp_path: Path, monkeypatch: pytest.Monkey
         counts.append(threads)
         return ThreadPoolExecutor(threads)
 
-    monkeypatch.setattr(_derived_reader, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(derived_reader, "ThreadPoolExecutor", pool)
     source = write_model(tmp_path / "model", MODELS[f"{CT}, nvfp4"]())
     single, several = tmp_path / "single", tmp_path / "several"
     checkpoint.transcode_file(source, single, MODELOPT, threads=1)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning import _stored_tensors
+from castwise.checkpoint.planning import stored_tensors
 from castwise.checkpoint.planning.transcode import _transcoded_slabs
 from checkpoint_samples import assert_same, write_sharded
 from numpy.typing import NDArray
@@ -197,7 +197,7 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_less_memory_than_one_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", 1 << 17)
-    monkeypatch.setattr(_stored_tensors, "_RECENT_BYTES", 1 << 17)
+    monkeypatch.setattr(stored_tensors, "_RECENT_BYTES", 1 << 17)
     config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2"}
     outputs = 1 << 16
     source = tmp_path / "source"

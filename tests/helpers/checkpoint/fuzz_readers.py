@@ -53,7 +53,7 @@ if is_guided := find_spec("atheris") is not None:
 import castwise
 import numpy as np
 from castwise import checkpoint, cli, dtype_policies, loss_scale, surveys
-from castwise.checkpoint.running import _parts
+from castwise.checkpoint.running import parts as parts_module
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
 
@@ -379,7 +379,7 @@ def journal_targets(folder: Path) -> dict[str, Target]:
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             content = json.loads(data)
             content.pop("seal", None)
-            _finish(_parts._sealed(content), name)
+            _finish(parts_module._sealed(content), name)
         _finish(data, name)
 
     def _finish(data: bytes, name: str) -> None:

@@ -25,13 +25,13 @@ from typing import Any
 from unittest.mock import patch
 
 from castwise import checkpoint, cli
-from castwise.checkpoint.files import _replacing
+from castwise.checkpoint.files import replacing
 from checkpoint_samples import floats, write_sharded
 
 UNHEARD = 99  # exit code after a signal without effect
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-NO_UNNAMED_FILES = patch.object(_replacing, "_OPEN_FILES", "/nowhere")
-NO_EXCHANGE = patch.object(_replacing, "exchange", lambda _left, _right: False)
+NO_UNNAMED_FILES = patch.object(replacing, "_OPEN_FILES", "/nowhere")
+NO_EXCHANGE = patch.object(replacing, "exchange", lambda _left, _right: False)
 
 
 class Raiser(dict[int, None]):

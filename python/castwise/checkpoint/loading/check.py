@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._tensors import TensorInfo
@@ -59,24 +60,24 @@ def check_loading(
 
 
 def _lacking_experts(modules: Iterable[Module]) -> Iterator[LoadingProblem]:
-    """Yield the weights that a layer has of some experts, and not of others."""
-    parts: dict[str, dict[str, set[str]]] = {}
+    """Yield the weights that a layer has of experts before and after one, and not of that.
+
+    LongCat's experts without weights are the last.
+    """
+    numbers: dict[tuple[str, str], set[int]] = {}
     for module in modules:
         number, _, part = module.name.removeprefix(f"{module.layer}.").partition(".")
         if module.is_expert and number.isdecimal() and part:
-            parts.setdefault(module.layer, {}).setdefault(number, set()).add(part)
-    for layer, experts in parts.items():
-        every = set().union(*experts.values())
-        # Of whole experts that lack the first is named: their highest number may be any.
-        first = next(str(place) for place in range(len(experts) + 1) if str(place) not in experts)
-        is_inside = int(first) < max(map(int, experts))
-        for expert in sorted(experts | ({first: set()} if is_inside else {}), key=int):
-            for part in sorted(every - experts.get(expert, set())):
-                yield LoadingProblem(
-                    f"{layer}.{expert}.{part}",
-                    "the file has it of other experts of the layer, and not of this one",
-                    "write the model anew with all its experts",
-                )
+            numbers.setdefault((module.layer, part), set()).add(int(number))
+    for (layer, part), present in numbers.items():
+        # The first of each gap: a number may be any.
+        gaps = (low + 1 for low, high in pairwise((-1, *sorted(present))) if high > low + 1)
+        for gap in gaps:
+            yield LoadingProblem(
+                f"{layer}.{gap}.{part}",
+                "the file has it of other experts of the layer, and not of this one",
+                "write the model anew with all its experts",
+            )
 
 
 def unknown_tensors(
