@@ -59,12 +59,12 @@ class _ConfigPart:
 
     outer: _ConfigPart | None
     is_object: bool
+    # The key of `_KEYS` in whose value it lies.
     states: str | None = None
-    """The key of `_KEYS` in whose value it lies."""
+    # True in the value of a key of `_OTHERS`.
     is_other: bool = False
-    """True in the value of a key of `_OTHERS`."""
+    # The key whose value comes next.
     key: str | None = None
-    """The key whose value comes next."""
     has_other: bool = False
 
     @property
@@ -89,8 +89,8 @@ class Config:
         self._text = ""
         self._dtype_statements: list[_StatedDtype] = []
         self._problem: str | None = None
+        # Whether something beside dtypes changes.
         self._is_rewritten = False
-        """Whether something beside dtypes changes."""
         if not path.is_file():
             return
         try:

@@ -41,17 +41,17 @@ from castwise.text.brief import brief, brief_fields, counted, cut, listed
 from castwise.text.spelling import suggestion
 from castwise.text.wording import given
 
+# Rows that are read together, or a multiple: surveys of such bands add up.
 _BAND = 128
-"""Rows that are read together, or a multiple: surveys of such bands add up."""
 
+# Bytes of a band, about.
 _BYTES = 1 << 23
-"""Bytes of a band, about."""
 
+# Tensors that are held together, at most: a survey takes as much memory as a small weight.
 _TOGETHER = 1 << 8
-"""Tensors that are held together, at most: a survey takes as much memory as a small weight."""
 
+# Elements that are cast, or quantised, in less time than a prediction takes, at most.
 _MEASURED = 1 << 14
-"""Elements that are cast, or quantised, in less time than a prediction takes, at most."""
 
 _FLOAT8 = "fp8"
 _WIDE_BITS = 16
@@ -59,8 +59,8 @@ _LEAST_SHARE = 5e-4
 _SCHEMES: dict[str, Scheme] = {row.name: row for row in schemes()}
 _COLUMNS = ("tensor", "dtype", "shape", "exponents", "tensors", "smallest", "largest")
 _TEXT_COLUMNS = 4
+# How many groups are drawn, the worst first.
 _DRAWN = 16
-"""How many groups are drawn, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Room:
 
 
 def check_room(destination: Path, bytes_needed: int, left_out: Sequence[tuple[str, int]]) -> Room:
-    """Return the room there is, or CheckpointError if the free bytes are fewer than `needed`.
+    """Return the room there is, or CheckpointError if the free bytes are fewer than `bytes_needed`.
 
     What is to be replaced counts as well: it stays until the result is complete.
     """

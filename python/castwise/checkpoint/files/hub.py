@@ -22,20 +22,20 @@ from castwise.text.wording import argument
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+# A repository of any kind, and what is in it.
 _CACHED = re.compile(
     rf"(?:(?P<kind>models|datasets|spaces)/)?(?P<name>{_NAME.pattern})"
     r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<rest>.*))?"
 )
-"""A repository of any kind, and what is in it."""
 _OFFLINE = "the Hub is offline for this process (HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE)"
+# What may be a URL, as a `Path` has it: with a slash less.
 _SPELLED = re.compile(r"(?P<scheme>\w+):/*(?P<rest>[^/].*)", re.ASCII)
-"""What may be a URL, as a `Path` has it: with a slash less."""
+# A revision or a file of a repository, of which `hub_path` takes neither.
 _OF_HUB = re.compile(rf"{_NAME.pattern}(?:@[^/]+|/[^/]+\.\w+)")
-"""A revision or a file of a repository, of which `hub_path` takes neither."""
 
 _BRANCH = "main"
+# What every repository of the Hub has, and says which files are large.
 _ATTRIBUTES = ".gitattributes"
-"""What every repository of the Hub has, and says which files are large."""
 
 
 def hub_path(path: Path) -> Path | None:

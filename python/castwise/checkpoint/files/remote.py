@@ -39,17 +39,18 @@ _NUMBERS = {
     TimeoutError: errno.ETIMEDOUT,
 }
 
+# Seconds in which a store must answer for the first time: libraries try again for minutes.
 _PATIENCE = 15.0
-"""Seconds in which a store must answer for the first time: libraries try again for minutes."""
 
+# What raises without an answer; `exists` and `isdir` then say no.
 _ANSWERS = frozenset(("cat_file", "info", "ls", "repo_exists", "whoami"))
-"""What raises without an answer; `exists` and `isdir` then say no."""
 
+# What URLs of the Hugging Face Hub begin with.
 HUB = "hf"
-"""What URLs of the Hugging Face Hub begin with."""
 
 _HUB_LIBRARY = "huggingface_hub"
 
+# How to install what URLs need, by what they begin with.
 PACKAGES: Mapping[str, str] = {
     HUB: "pip install 'castwise[hf]'",
     **dict.fromkeys(("s3", "s3a"), "pip install 'castwise[remote]' s3fs"),
@@ -57,15 +58,14 @@ PACKAGES: Mapping[str, str] = {
     **dict.fromkeys(("abfs", "abfss", "adl", "az"), "pip install 'castwise[remote]' adlfs"),
     **dict.fromkeys(("http", "https"), "pip install 'castwise[remote]' aiohttp"),
 }
-"""How to install what URLs need, by what they begin with."""
 _OTHER_PACKAGE = (
     "pip install 'castwise[remote]' and the package of fsspec for that store, s3fs for s3://"
 )
 
+# Errors that the network has no part in.
 _PLAIN = frozenset(
     (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENOSPC)
 )
-"""Errors that the network has no part in."""
 
 
 def remote_path(path: str | os.PathLike[str]) -> Path | None:

@@ -23,8 +23,8 @@ from castwise.checkpoint.results.report import KeptTensors
 from castwise.quantization.producers.written import Statements
 
 _LOGGER = logging.getLogger(__name__)
+# The consumer that warnings are about where nobody says who loads the result.
 _TRANSFORMERS = "transformers"
-"""The consumer that warnings are about where nobody says who loads the result."""
 
 
 class DerivedCheckpoint:

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+# Elements of slabs that one thread makes before another one is told: that takes longer.
 _FEW = 1 << 14
-"""Elements of slabs that one thread makes before another one is told: that takes longer."""
 
+# Rows of several tensors, by their names.
 Arrays = Mapping[str, NDArray[Any]]
-"""Rows of several tensors, by their names."""
 
 
 class WeightSlab(NamedTuple):
@@ -94,15 +94,15 @@ class DerivedTensor:
 
 
 def derived_info(name: str, source_format: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
-    """Describe a derived tensor, whose format as stored is None; `stored` is what it is made of."""
+    """Describe a derived tensor, whose format as stored is None, made of what has `source_format`."""
     return TensorInfo(name, None, "float", source_format, shape, nbytes)
 
 
+# How tensors are derived of those that are stored.
 Derivation = Literal["decode", "encode", "transcode"]
-"""How tensors are derived of those that are stored."""
 
+# Plans the readers of a run again, in another process; equal only to that of the same run.
 Replan = Callable[[], Mapping[Path, "DerivedReader"]]
-"""Plans the readers of a run again, in another process; equal only to that of the same run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,11 +362,11 @@ class RemoteShard:
             yield copy
 
 
+# What another process planned last, for all batches of a run.
 _PLANNED: list[tuple[Replan, Mapping[Path, DerivedReader]]] = []
-"""What another process planned last, for all batches of a run."""
 
+# Held while that is read or replaced: the threads of a worker convert batches of one run.
 _PLANNING = Lock()
-"""Held while that is read or replaced: the threads of a worker convert batches of one run."""
 
 
 def _renew_lock() -> None:

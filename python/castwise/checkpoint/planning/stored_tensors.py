@@ -21,22 +21,22 @@ from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 
+# Those whose files can be closed and opened again; others are open as the run lasts.
 _REOPENED = (SafetensorsReader, TorchReader, WholeModelReader)
-"""Those whose files can be closed and opened again; others are open as the run lasts."""
 
+# Those that read any part of a tensor.
 _Ranged = SafetensorsReader | WholeModelReader | ChunkedReader | PlainReader
-"""Those that read any part of a tensor."""
 
 _RANGED = get_args(_Ranged)
+# Most readers, by their exact types: `isinstance` of a protocol's class takes much longer.
 _UNCHUNKED = (SafetensorsReader, WholeModelReader)
-"""Most readers, by their exact types: `isinstance` of a protocol's class takes much longer."""
 
 _RECENT_BYTES = 24 << 20
 _SHORT_BYTES = 16 << 10
 _FEW = 2
 
+# Where elements along an axis begin and end.
 Range = tuple[int, int]
-"""Where elements along an axis begin and end."""
 
 
 class StoredTensors(Mapping[str, TensorInfo]):

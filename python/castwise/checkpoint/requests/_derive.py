@@ -34,8 +34,8 @@ from castwise.checkpoint.requests.options import (
 )
 from castwise.checkpoint.running.other_files import Patterns
 
+# Plans what is made of the opened source; `is_file` tells that it becomes one file.
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
-"""Plans what is made of the opened source; `is_file` tells that it becomes one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +140,8 @@ class ReplanRequest:
     request: Request = field(compare=False)
     is_file: bool
     threads: int | None
+    # Tells runs apart.
     run: UUID
-    """Tells runs apart."""
 
     def __call__(self) -> dict[Path, DerivedReader]:
         """Return the readers that make tensors, by the paths of their files."""

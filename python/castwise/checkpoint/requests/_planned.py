@@ -41,8 +41,8 @@ class PlannedConversion:
     unused_patterns: Mapping[str, str | None]
     action: str
     kept_tensors: Sequence[KeptTensors] = ()
+    # That of nonzero values which may become zero; None for the default of the rows.
     share: float | None = None
-    """That of nonzero values which may become zero; None for the default of the rows."""
 
     def preview(self, run: Run) -> CastPlan:
         """Return what the run would do; refuse what it would refuse from headers alone."""

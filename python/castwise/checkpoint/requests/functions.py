@@ -14,8 +14,8 @@ from castwise.checkpoint.results.summary import CastSummary
 from castwise.text.spelling import suggestion
 
 _FINISH = ("destination", "overwrite", "fail_on", "max_zeros")
+# Letters of a line of a paragraph, beside its indentation.
 _WIDTH = 92
-"""Letters of a line of a paragraph, beside its indentation."""
 
 Convert = Callable[..., CastSummary]
 

@@ -16,8 +16,8 @@ SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
 
 _FORMATS = frozenset(formats())
+# Formats without infinity, in which what overflows comes out as another number.
 _WRAPPING = frozenset(name for name in _FORMATS if finfo(name).kind in ("int", "uint", "bool"))
-"""Formats without infinity, in which what overflows comes out as another number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from castwise.text.brief import counted
 GROUPS, TOTALS, ALL = "groups", "totals", "all"
 """What a row of a table stands for."""
 
+# What is done to weights alone, so that others are cast; transcoding makes scales anew, too.
 _OF_WEIGHTS = ("quantised", "decoded")
-"""What is done to weights alone, so that others are cast; transcoding makes scales anew, too."""
 
 _NAMES = ("tensor", "shape", "from", "to")
 _LOSSES = (

@@ -49,8 +49,8 @@ __all__ = [
     "summary_sheet",
 ]
 
+# Of 3 bits all values of a normal distribution may become zero, of each further bit half.
 _NORMAL_BITS = 3
-"""Of 3 bits all values of a normal distribution may become zero, of each further bit half."""
 
 
 @dataclass(frozen=True, slots=True)

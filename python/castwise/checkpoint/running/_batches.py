@@ -22,8 +22,8 @@ from castwise.checkpoint.files.source_files import SourceFile, handle, system_er
 from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.checkpoint.results.report import Report
 
+# Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut.
 TILE = 1024
-"""Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""
 
 
 class Casting(NamedTuple):
@@ -148,8 +148,8 @@ class Batch:
 
 _Job = tuple[int, int, tuple[int, int], ElementCast | None]
 
+# The report of each range, or why the batch cannot be converted.
 Outcome = tuple[list[Report | None], Exception | None]
-"""The report of each range, or why the batch cannot be converted."""
 
 
 def convert_batch(batch: Batch) -> Outcome:

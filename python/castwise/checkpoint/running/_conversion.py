@@ -182,7 +182,7 @@ class Conversion:
         return row_of(self._writer, name, report, shard)
 
     def rows(self, reports: Mapping[str, Report | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors, given the reports that `here` or batches returned."""
+        """Return the rows of all tensors, given the reports that `run` or batches returned."""
         return [
             CastRow.of(
                 self._plans[name],
@@ -268,7 +268,7 @@ class Conversion:
         return report
 
     def _temporary(self, name: str) -> int:
-        """Return the most bytes that `_rearranged` takes beside the tensor's own, when it ends."""
+        """Return the most bytes that `_rearrange` takes beside the tensor's own, when it ends."""
         arrangement = self.reader.arrangement(name)
         if arrangement is None or not self._is_rearranged(name):
             return 0

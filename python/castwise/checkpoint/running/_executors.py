@@ -21,8 +21,8 @@ from castwise.checkpoint.running._batches import (
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile, reopen
 
+# Bytes that a batch reads and writes.
 BATCH_BYTES = 256 << 20
-"""Bytes that a batch reads and writes."""
 
 _LOGGER = logging.getLogger(__name__)
 

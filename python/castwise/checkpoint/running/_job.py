@@ -25,14 +25,14 @@ from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.text.wording import argument
 
+# Plain values as JSON gives them back, by the keys below.
 Job = dict[str, Any]
-"""Plain values as JSON gives them back, by the keys below."""
 
+# As the caller gave them, by name; they explain a difference of all else.
 ARGUMENTS = "arguments"
-"""As the caller gave them, by name; they explain a difference of all else."""
 
+# What tells whether those were changed that are copied when parts are put together.
 OTHER_FILES = "other files"
-"""What tells whether those were changed that are copied when parts are put together."""
 
 _TEXT_FILES = ("dtype_map", "policy")
 _MAX_CONFIG_BYTES = 10_000_000
@@ -83,12 +83,12 @@ def differences(other_job: Mapping[str, Any], own_job: Mapping[str, Any]) -> str
 
 
 _NAMES = {"": "arguments", "parts": "the number of parts", "version": "the version of castwise"}
+# How an error calls what stands under a key of a job, where that is not its name.
 _LABELS: dict[str, Callable[[str], str]] = {
     "": lambda name: "the command" if name == "command" else argument(name),
     "source": "{} of the source".format,
     "configurations": lambda path: path.removeprefix("/"),
 }
-"""How an error calls what stands under a key of a job, where that is not its name."""
 
 
 def _differences(

@@ -25,8 +25,8 @@ from castwise.checkpoint.running._conversion import Conversion, row_of
 
 _SUFFIX = ".safetensors"
 
+# A file, and what becomes of those of its tensors that go into one target.
 Source = tuple[Reader, list[Planned]]
-"""A file, and what becomes of those of its tensors that go into one target."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from castwise.checkpoint.running._batches import TensorRange
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile
 
+# The conversions of each file, with all that belongs to them.
 Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
-"""The conversions of each file, with all that belongs to them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,8 @@ def rearrange(
 ) -> None:
     """Copy all items of a tensor from a place in a file to the begin of another one.
 
-    `stored` and `ordered` have the same shape and size of items; those of `ordered` do not overlap.
+    `source_order` and `target_order` have the same shape and size of items; those of the target do
+    not overlap.
 
     EOFError: the source ends early.
     OSError: it cannot be read, or the target not be written.

@@ -26,8 +26,8 @@ from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".safetensors"
+# What the names of the files begin with that transformers, diffusers and peft load.
 _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
-"""What the names of the files begin with that transformers, diffusers and peft load."""
 
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
 

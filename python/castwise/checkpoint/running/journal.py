@@ -66,8 +66,8 @@ def resumed_options(folder: Path, options: CastOptions, *, is_drawn: bool) -> Ca
 class Journal:
     """The journal of one run; the folder then holds nothing but the complete shards.
 
-    `job` is what `job_of` returns, `planned` what becomes of the tensors of each new shard, by its
-    path.
+    `job` is what `job_of` returns, `plans_of_shards` what becomes of the tensors of each new
+    shard, by its path.
     """
 
     def __init__(

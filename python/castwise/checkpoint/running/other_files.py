@@ -32,12 +32,13 @@ from castwise.text.wording import argument, given
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
+# Bytes of the name of a file on Linux and macOS; Windows has as many units of UTF-16.
 _LONGEST_NAME = 255
-"""Bytes of the name of a file on Linux and macOS; Windows has as many units of UTF-16."""
 
+# Bytes of a file that every part reads, so that it may be touched, or put back as it was.
 _MOST_SUMMED = 64 << 20
-"""Bytes of a file that every part reads, so that it may be touched, or put back as it was."""
 
+# The same model in other formats, in the folder of its safetensors files.
 _OTHER_WEIGHTS = (
     *("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin"),
     *("diffusion_pytorch_model*.bin", "diffusion_pytorch_model*.bin.index*.json"),
@@ -46,20 +47,19 @@ _OTHER_WEIGHTS = (
     *(f"*{suffix}" for suffix in WHOLE_MODELS),
     *("*.onnx", "*.onnx_data", "*.tflite"),
 )
-"""The same model in other formats, in the folder of its safetensors files."""
 
+# The same in a folder inside that.
 _OTHER_WEIGHTS_BELOW = (
     *("original/*.pth", "onnx/*.onnx*", "openvino/*", "coreml/*"),
     *(f"{suffix[1:]}/*{suffix}" for suffix in WHOLE_MODELS),
 )
-"""The same in a folder inside that."""
 
 
 _TORCH_SUFFIXES = frozenset((".bin", ".pt", ".pth"))
 
 _BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"
+# What becomes of a file, beside paths, which begin with no slash.
 _COPIED = frozenset((_BY_DEFAULT, _INCLUDED))
-"""What becomes of a file, beside paths, which begin with no slash."""
 
 
 class Patterns:

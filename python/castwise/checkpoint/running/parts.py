@@ -49,8 +49,8 @@ _PIECE_BYTES = 64 << 20
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 _MOST_READERS = 8  # threads that compute checksums
 
+# Bytes that a part wrote: the file, where they begin and end, and their checksum.
 Span = tuple[str, int, int, int]
-"""Bytes that a part wrote: the file, where they begin and end, and their checksum."""
 
 
 class PartedRun(Protocol):
@@ -311,8 +311,8 @@ def _unseal(path: Path) -> dict[str, Any]:
     return content
 
 
+# What is raised of a page that is not as it was written.
 _DAMAGES = (AttributeError, TypeError, ValueError, LookupError, RecursionError)
-"""What is raised of a page that is not as it was written."""
 
 
 def _read_job(folder: Path) -> Job:
@@ -365,7 +365,7 @@ def _hold_job(
 
 @contextmanager
 def _lock_job(folder: Path, destination: Path, *, is_shared: bool = False) -> Iterator[None]:
-    """Let no part be converted meanwhile; if `shared`, let parts not be put together."""
+    """Let no part be converted meanwhile; if `is_shared`, let parts not be put together."""
     try:
         with hold_lock(folder / _JOB, is_shared=is_shared):
             yield
@@ -442,8 +442,8 @@ def _row(conversion: Conversion, span: TensorRange, report: Report | None, shard
     return row._replace(nbytes_before=nbytes, nbytes_after=span.nbytes - nbytes)
 
 
+# Reports by file and tensor.
 _Reports = dict[tuple[str, str], Report]
-"""Reports by file and tensor."""
 
 
 def _pages(

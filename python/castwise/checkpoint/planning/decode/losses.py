@@ -19,8 +19,8 @@ from castwise.quantization.arrays.losses import losses_of, may_lose
 from castwise.quantization.arrays.row_slices import rows_of
 from castwise.quantization.weights.decoding import Decoding
 
+# Elements whose codes are read in less time than their scales alone before.
 _FEW = 1 << 14
-"""Elements whose codes are read in less time than their scales alone before."""
 _WIDEST = np.dtype(np.float32)
 
 

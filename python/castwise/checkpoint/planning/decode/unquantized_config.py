@@ -22,8 +22,8 @@ _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
 _BOM = "\ufeff"
 _FLOAT32 = "float32"
 
+# The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor.
 HALVES = frozenset((BF16, "float16"))
-"""The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor."""
 
 
 class Exceptions(NamedTuple):
@@ -85,13 +85,13 @@ class _Open:
     """An object or list of the text that has not ended yet."""
 
     is_object: bool
+    # Where the last bracket or comma in it begins and ends.
     last_sign: tuple[int, int]
-    """Where the last bracket or comma in it begins and ends."""
     is_first: bool = True
+    # The key whose value comes next.
     key: str | None = None
-    """The key whose value comes next."""
+    # True if that value is a section to remove.
     goes: bool = False
-    """True if that value is a section to remove."""
     keys: list[str] | None = None
 
 
@@ -129,8 +129,8 @@ def without_quantization(text: str, dtype: str | None = None) -> str:
     return text
 
 
+# What transformers reads of float8 where no `modules_to_not_convert` is stated, as of MiniMax.
 _ALIAS = "ignored_layers"
-"""What transformers reads of float8 where no `modules_to_not_convert` is stated, as of MiniMax."""
 
 
 def with_exceptions(text: str, exceptions: Exceptions) -> str:

@@ -42,13 +42,13 @@ from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quoted
 
 _BYTE_BITS = 8
+# The roles of parameters that modules of a model's own code have, which no library replaces.
 _OWN_MODULES = ("router", "recurrent", "other")
-"""The roles of parameters that modules of a model's own code have, which no library replaces."""
+# The roles of tables, of which a row is taken: no layer of theirs is a linear one.
 _LOOKED_UP = ("embedding", "position")
-"""The roles of tables, of which a row is taken: no layer of theirs is a linear one."""
 
+# The roles of matrices with a row for each token, which most consumers load unquantised.
 TABLES = ("embedding", "head")
-"""The roles of matrices with a row for each token, which most consumers load unquantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +186,8 @@ def _statement_bytes(texts: Statements) -> int:
     return max(len(json.dumps(dict(texts.sections), indent=2)) + files, len(metadata))
 
 
+# A tensor, the key of the map that names it, and whether a pattern excepts it.
 _Key = tuple[TensorInfo, str | None, bool]
-"""A tensor, the key of the map that names it, and whether a pattern excepts it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.written import Encoding
 from castwise.text.wording import argument
 
+# Elements of all slabs that are read, encoded or waiting to be written at a time.
 _FLIGHT_ELEMENTS = 4 << 20
-"""Elements of all slabs that are read, encoded or waiting to be written at a time."""
 
 Array = NDArray[Any]
 

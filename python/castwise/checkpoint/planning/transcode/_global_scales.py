@@ -21,11 +21,11 @@ from castwise.quantization.weights.decoding import Decoding
 SLAB_ELEMENTS = 1 << 20
 _SLAB_BYTES = 4 << 20
 _NUMBERS = (ml_dtypes.bfloat16, np.float16)
+# The values of the codes without a sign.
 _CODES = np.arange(8, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
-"""The values of the codes without a sign."""
 
+# The largest scale of a block times the largest code.
 _LARGEST = np.float32(448 * 6)
-"""The largest scale of a block times the largest code."""
 
 AGAIN = "decode it (castwise dequantize), and quantise that (castwise quantize)"
 

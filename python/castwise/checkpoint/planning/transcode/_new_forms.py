@@ -27,6 +27,7 @@ from castwise.quantization.producers.names import beside, tail
 from castwise.quantization.producers.registry import CONVERTED_TO, find_recipe, written_layout
 from castwise.quantization.producers.schemes import find_scheme
 
+# Parts that only tell how a weight is stored, or its shape.
 _MARKERS = tuple(
     beside(part.name, "weight")
     for producer in CONVERTED_TO
@@ -34,10 +35,9 @@ _MARKERS = tuple(
     for part in layout.parts
     if part.use in ("marker", "shape")
 )
-"""Parts that only tell how a weight is stored, or its shape."""
 
+# Schemes beside which inputs may have a scale.
 _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
-"""Schemes beside which inputs may have a scale."""
 
 
 def form_of_experts(

@@ -53,8 +53,8 @@ from castwise.quantization.producers.written import Encoding, Statements
 from castwise.text.wording import function
 
 _LOGGER = logging.getLogger(__name__)
+# Tensors that only tell that a model is quantised.
 _MARKERS = tuple(MARKERS)
-"""Tensors that only tell that a model is quantised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,11 @@ _BYTE = 8
 
 Array = NDArray[Any]
 
+# Lists the slabs of a tensor that is made by itself, with the number of their elements.
 _Slabs = Callable[[], Iterable[tuple[int, Callable[[], Array]]]]
-"""Lists the slabs of a tensor that is made by itself, with the number of their elements."""
 
+# Stands for that of a weight until it is known which of its tensors change.
 _NO_JOB = WeightJob("", lambda *_: ())
-"""Stands for that of a weight until it is known which of its tensors change."""
 
 
 class TranscodedWeight:

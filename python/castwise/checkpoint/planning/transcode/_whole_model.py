@@ -40,8 +40,8 @@ from castwise.quantization.weights.decoding import Slab as Cut
 
 _NAN = 255
 _F32 = "float32"
+# The format of blocks of bytes.
 _CODES = np.dtype(np.uint8).name
-"""The format of blocks of bytes."""
 
 
 class _Source(NamedTuple):
