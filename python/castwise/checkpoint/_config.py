@@ -25,12 +25,13 @@ _LOGGER = logging.getLogger(__name__)
 _KEYS = ("torch_dtype", "dtype")
 _OTHERS = frozenset(SECTIONS)  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
-_MAX_BYTES = 10_000_000
+# Far more than any model states, so that another file of that name does not fill the memory.
+MAX_CONFIG_BYTES = 10_000_000
+# The tokens of valid JSON that matter here; no other holds any of these characters.
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
-"""The tokens of valid JSON that matter here; no other holds any of these characters."""
 
+# What follows a key that states nothing.
 NULL_VALUE = re.compile(r"\s*:\s*null\b")
-"""What follows a key that states nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Config:
         if not path.is_file():
             return
         try:
-            self._text = read_file(path, _MAX_BYTES).decode()
+            self._text = read_file(path, MAX_CONFIG_BYTES).decode()
             # The numbers stay text: Python refuses to convert the longest.
             json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
         except CheckpointError as error:

@@ -15,11 +15,11 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.text.spelling import typed_format
 from castwise.text.wording import argument
 
+# Kind of a tensor that may well hold numbers, but in a format that the file does not tell.
 UNKNOWN = "unknown"
-"""Kind of a tensor that may well hold numbers, but in a format that the file does not tell."""
 
+# Kind of an array that holds no numbers of the table: text, dates, records, Python objects.
 OTHER = "other"
-"""Kind of an array that holds no numbers of the table: text, dates, records, Python objects."""
 
 _MAX_AXES = 64  # numpy's own limit
 _MAX_ELEMENTS = 2**63 - 1

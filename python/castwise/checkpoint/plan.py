@@ -117,8 +117,8 @@ def _options_like(like: str, name: str, source: str, target: str) -> dict[str, A
     )
 
 
+# Decides for the tensors of a component, given the prefix of their names.
 Decide = Callable[[Iterable[TensorInfo], str], list[Planned]]
-"""Decides for the tensors of a component, given the prefix of their names."""
 
 
 def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> list[Planned]:
@@ -136,10 +136,8 @@ def plan_by_map(dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) ->
 
 
 def unused_patterns(plans: Sequence[Planned], dtypes: DtypeMap) -> dict[str, str | None]:
-    """Map each pattern that matched no tensor, as often as not a slip, to the nearest name.
-
-    Of a map for many models, which has more patterns than one of them needs, there is none.
-    """
+    """Map each pattern that matched no tensor, as often as not a slip, to the nearest name."""
+    # A map for many models has more patterns than one of them needs.
     if dtypes.is_general:
         return {}
     used = {plan.pattern for plan in plans}

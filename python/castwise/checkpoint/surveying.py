@@ -245,9 +245,6 @@ def predict_all(
 ) -> list[Prediction]:
     """Predict what a target loses of each tensor, or measure it.
 
-    It is measured of few elements, and where a prediction does not know. Small tensors of a shape
-    are quantised together, unless the scheme has a scale for each whole tensor.
-
     TypeError, ValueError: As `Survey.predict`.
     """
     scheme = _SCHEMES.get(target)
@@ -255,6 +252,8 @@ def predict_all(
     predictions: dict[int, Prediction] = {}
     reports: dict[int, Any] = {}
     stacks: dict[Any, list[int]] = {}
+    # Few elements are measured, and those of which a prediction does not know. Small tensors of a
+    # shape are quantised together, unless the scheme has a scale for each whole tensor.
     for index, tensor in enumerate(tensors):
         counts, is_small = tensor.counts, tensor.counts.count <= _MEASURED
         is_final = not counts.count or (scheme is not None and counts.infinities + counts.nans > 0)
@@ -342,10 +341,7 @@ def survey_stored(
 
 
 def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room.
-
-    A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
-    """
+    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room."""
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
     step = max(_BYTES // max(info.nbytes // max(shape[0], 1), 1), 1)
@@ -355,6 +351,7 @@ def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[
         row_bytes = max(info.nbytes // max(math.prod(shape[: axes + 1]), 1), 1)
         step = max(_BYTES // row_bytes // _BAND, 1) * _BAND
         is_stack = False
+    # A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
     are_last = len(shape) == MATRIX or axes or has_last_outputs(info.name)
     columns = shape[-1] if are_last else math.prod(shape[1:])
     for index in product(*map(range, shape[:axes])):

@@ -24,15 +24,13 @@ class Room:
 
 
 def check_room(destination: Path, bytes_needed: int, left_out: Sequence[tuple[str, int]]) -> Room:
-    """Return the room there is, or CheckpointError if the free bytes are fewer than `bytes_needed`.
-
-    What is to be replaced counts as well: it stays until the result is complete.
-    """
+    """Return the room there is; CheckpointError if fewer than `bytes_needed` are free."""
     free = None
     if not is_remote(destination):
         with suppress(OSError):
             usage = shutil.disk_usage(Path(os.path.realpath(destination)).parent)
             free = usage.free if usage.total else None  # 0: a file system that does not know
+    # What is to be replaced counts as well: it stays until the result is complete.
     if free is not None and free < bytes_needed:
         raise CheckpointError(
             f"{destination} needs {bytes_needed:,} bytes, and its file system has only {free:,} "

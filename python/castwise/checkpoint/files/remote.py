@@ -129,8 +129,7 @@ def is_hub(path: object) -> bool:
 class Store:
     """The file system of a store, whose errors all are OSErrors that name the path or the store.
 
-    The methods of a path call it, and each store has a library with errors of its own. A store that
-    has not answered is waited for no longer than `_PATIENCE`.
+    The methods of a path call it, and each store has a library with errors of its own.
     """
 
     def __init__(self, store: object, url: str) -> None:
@@ -149,6 +148,7 @@ class Store:
                 if self._has_answered or name.startswith("_"):
                     return value(*arguments, **options)
                 try:
+                    # A store that has not answered is waited for no longer than `_PATIENCE`.
                     result = _answer(lambda: value(*arguments, **options), self._url)
                 except FileNotFoundError:
                     self._has_answered = True
@@ -370,8 +370,6 @@ def _span_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
 def list_store(folder: Path) -> list[Path]:
     """List what is in a folder of a store; its names are checked as the store gives them.
 
-    Without the empty object `name/` that consoles of stores make for a folder.
-
     CheckpointError: A name could lead out of the folder. OSError: The folder cannot be listed.
     """
     store, base = _store(folder)
@@ -379,6 +377,7 @@ def list_store(folder: Path) -> list[Path]:
     paths: list[Path] = []
     for entry in store.listdir(base or "/"):
         path = str(entry["name"]).rstrip("/")
+        # The empty object `name/`, which consoles of stores make for a folder, is no entry.
         if path == base:
             # gcsfs lists `name/` like a folder without a name, which `name//file` makes.
             if entry["type"] == "directory" and any(

@@ -179,10 +179,8 @@ def replacing_folder(
 
 
 def _make_resumable(temporary: Path) -> None:
-    """Make a folder of a known name, or take the one that is there, if a run of this user made it.
-
-    A link could lead to any other folder, which would be emptied.
-    """
+    """Make a folder of a known name, or take one that is there and of this user."""
+    # A link could lead to any other folder, which would be emptied.
     try:
         temporary.mkdir()
     except FileExistsError:
@@ -264,11 +262,10 @@ def put_folder(temporary: Path, destination: Path, *, may_replace: bool) -> None
 def make_shared_folder(folder: Path, destination: Path, name: str, content: bytes) -> None:
     """Make a folder with a file, for several runs to write into, unless it is there.
 
-    Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
-    renamed to that of another one with contents. Nobody sees it without the file.
-
     CheckpointError: What is there is not a folder of this user.
     """
+    # Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
+    # renamed to that of another one with contents. Nobody sees it without the file.
     if not os.path.lexists(folder):
         try:
             _make_with_file(folder, Path(os.path.realpath(destination)), name, content)

@@ -76,10 +76,8 @@ class SourceFile:
             return self.stream.read(count)
 
     def read_into(self, data: memoryview, begin: int) -> int:
-        """Fill `data` from there on; returns how many bytes there were.
-
-        Threads do that at the same time where the system lets them.
-        """
+        """Fill `data` from there on; returns how many bytes there were."""
+        # Threads do that at the same time where the system lets them.
         if not hasattr(os, "preadv"):  # Windows
             with self._lock:
                 self.stream.seek(begin)

@@ -39,10 +39,7 @@ _SIGNALS = [
 class TemporaryName:
     """A new name in the folder of `path`; what stands under it at the end of the block is removed.
 
-    In the main thread signals remove it too, in their handler, which this object is: Python calls
-    handlers between any two bytecodes, so also before a `try` or `with` is entered and after it is
-    left. Blocking signals would not help: other threads of the process would receive them, and
-    numpy has some.
+    In the main thread signals remove it too, in their handler, which this object is.
     """
 
     def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
@@ -61,6 +58,9 @@ class TemporaryName:
         self._signals: list[int] = []  # signals that came while removing
 
     def __enter__(self) -> Path:
+        # Python calls handlers between any two bytecodes, so also before a `try` or `with` is
+        # entered and after it is left. Blocking signals would not help: other threads of the
+        # process would receive them, and numpy has some.
         try:
             with suppress(ValueError):  # not the main thread, which alone handles signals
                 for number in _SIGNALS:
@@ -119,21 +119,15 @@ class TemporaryName:
                     signal.raise_signal(self._signals.pop())
 
     def _restore(self) -> None:
-        """Put the handlers back, unless the block has set others.
-
-        Where a second signal prevents that, this handler goes on to call the one before it.
-        """
+        """Put the handlers back, unless the block has set others."""
+        # Where a second signal prevents that, this handler goes on to call the one before it.
         for number, handler in self._handlers.items():
             if signal.getsignal(number) is self:
                 signal.signal(number, handler)
 
 
 class _SignalDelay:
-    """Handles the signals that come in its block only at the end of that.
-
-    `shutil.rmtree` closes a descriptor twice where a handler raises between the first time and the
-    note of it: OSError takes the place of what was raised, or a file of another thread is closed.
-    """
+    """Handles the signals that come in its block only at the end of that."""
 
     def __enter__(self) -> None:
         self._handlers: dict[int, Any] = {}  # handlers, which may raise
@@ -167,6 +161,9 @@ class _SignalDelay:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder and all in it, as far as that can be; signals wait for the end."""
+    # `shutil.rmtree` closes a descriptor twice where a handler raises between the first time and
+    # the note of it: OSError takes the place of what was raised, or a file of another thread is
+    # closed.
     with _SignalDelay():
         shutil.rmtree(path, ignore_errors=True)
 
@@ -289,10 +286,8 @@ def _prefix(path: Path) -> str:
 
 
 def _remove_journal(resumable: Path) -> bool:
-    """Remove the journal of a folder where nothing can be locked; False if a run goes on with it.
-
-    Windows removes no open file, and a run has its journal open to its end.
-    """
+    """Remove the journal where nothing can be locked; False if a run goes on with its folder."""
+    # Windows removes no open file, and a run has its journal open to its end.
     if sys.platform != "win32":
         return False
     _remove(journal_name(resumable))

@@ -94,7 +94,7 @@ class DerivedTensor:
 
 
 def derived_info(name: str, source_format: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
-    """Describe a derived tensor, whose format as stored is None, made of what has `source_format`."""
+    """Describe a derived tensor, without a format as stored; `source_format` is of its source."""
     return TensorInfo(name, None, "float", source_format, shape, nbytes)
 
 
@@ -248,10 +248,7 @@ class DerivedReader:
         return self._run_tasks(slab.make for slab in slabs)
 
     def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
-        """Make tensors of one job, each at its place in a file; returns what that lost.
-
-        Each thread writes the slabs that it makes.
-        """
+        """Make tensors of one job, each at its place in a file; returns what that lost."""
         file.flush()  # what stands before
         target, places = OpenFile(handle(file)), dict(places)
         sizes = {name: numpy_dtype(self._new_tensors[name].format).itemsize for name in places}
@@ -271,6 +268,7 @@ class DerivedReader:
                 yield partial(_write, slabs, target)
 
         whole: Report | None = None
+        # Each thread writes the slabs that it makes.
         for report in self._run_tasks(tasks()):
             if report is not None:
                 whole = report if whole is None else whole + report

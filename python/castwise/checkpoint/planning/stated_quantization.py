@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._config import CONFIG, MAX_CONFIG_BYTES
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -30,7 +30,6 @@ from castwise.quantization.weights.recognition import recognized
 from castwise.text.wording import argument, function
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_BYTES = 10_000_000
 
 
 def quantization_of(source: Checkpoint) -> Quantization | None:
@@ -256,7 +255,7 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _parse(path: Path) -> Any:  # noqa: ANN401  (of JSON)
-    text = read_file(path, _MAX_BYTES).decode("utf-8-sig")
+    text = read_file(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
     return json.loads(text, parse_int=_integer)
 
 

@@ -229,11 +229,9 @@ def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray
 
 
 def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
-    """Cut a box of an array in C order into runs of neighbours: where each begins, and its length.
-
-    An axis of which all is wanted does not end a run.
-    """
+    """Cut a box of an array in C order into runs of neighbours, each by its begin and length."""
     axis = len(shape)
+    # An axis of which all is wanted does not end a run.
     while axis > 0 and ranges[axis - 1] == (0, shape[axis - 1]):
         axis -= 1
     inner = math.prod(shape[axis:])

@@ -152,13 +152,11 @@ def loading_warning(
     # The format of most floating tensors that are not quantised; None if there are none
     plain_format: str | None,
 ) -> str | None:
-    """Say why transformers does not run a folder as it stands, and what does; None if it runs it.
-
-    Tried with transformers 5.23 and compressed-tensors 0.20.
-    """
+    """Say why transformers does not run a folder as it stands, with a remedy; None if it does."""
     producer = known_recipe(recipe)
     if producer is not None and producer.writing.loading_warning is not None:
         return producer.writing.loading_warning
+    # Tried with transformers 5.23 and compressed-tensors 0.20.
     for name in sorted(names) if recipe else ():
         if not loads_by_default("transformers", recipe or "", name, plain_format):
             return (

@@ -113,8 +113,7 @@ class TensorRange(NamedTuple):
 def cut_ranges(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
     """Cut ranges, one after the other, where so many bytes are read and written.
 
-    What one job makes stays together. Every end has its list, which may be empty; what is left then
-    is in another one.
+    Every end has its list, which may be empty; what is left then is in another one.
     """
     rest_of_ranges = iter(ranges)
     rest = next(rest_of_ranges, None)
@@ -122,6 +121,7 @@ def cut_ranges(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[l
     for end in ends:
         pieces: list[TensorRange] = []
         while rest is not None:
+            # What one job makes stays together.
             is_made_with = pieces and rest.job is not None and rest.job == pieces[-1].job
             piece, rest = (rest, None) if is_made_with else rest.split_at(max(end - nbytes, 0))
             if piece is None:

@@ -54,10 +54,8 @@ def outlines(work: Work) -> Iterator[Outline]:
 
 
 def begin_file(outline: Outline, files: Path) -> bool:
-    """Give a file its size, and all but its tensors; returns True if it had another size.
-
-    Every part does that, with the same bytes.
-    """
+    """Give a file its size, and all but its tensors; returns True if it had another size."""
+    # Every part does that, with the same bytes.
     path = files / outline.target.name
     files.mkdir(exist_ok=True)  # an error if the folder that it is in was removed
     path.parent.mkdir(parents=True, exist_ok=True)

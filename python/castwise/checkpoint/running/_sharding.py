@@ -72,19 +72,17 @@ def divide(
     *,
     is_file: bool,
 ) -> OutputComponent:
-    """Divide the tensors of a component, in their order, into shards of at most `limit` bytes.
-
-    The rule is that of huggingface_hub: the sizes are those of the tensors, and one that is larger
-    than the limit has a shard of its own. Tensors that the index did not name are in the new one.
-    Shards are named as transformers does it, after the files that they come from; if that
-    `is_file` without a folder, and of a name that no library loads, "model".
-    """
+    """Divide the tensors of a component, in their order, into shards of at most `limit` bytes."""
+    # Shards are named as transformers does it, after the files that they come from; if that
+    # `is_file` without a folder, and of a name that no library loads, "model".
     stem, variant = _stem(component, is_file=is_file)
     whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, plans_of_shards, options)
     writer = SafetensorsWriter(io.BytesIO(), whole.plans, {}, joined_source(whole))
     shards: list[list[Source]] = []
     shard: list[Source] = []
     size = 0
+    # The rule is that of huggingface_hub: the sizes are those of the tensors, and one that is
+    # larger than the limit has a shard of its own.
     for reader, plans in whole.sources:
         for plan in plans:
             nbytes = nbytes_after(writer, plan.info.name)

@@ -50,13 +50,11 @@ def losses_of_codes(q: QuantizedArray) -> DecodeReport:
 
 
 def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
-    """Count what a stored weight loses to whoever decodes it, in float32.
-
-    Codes are read only where the scales of so many elements do not tell that nothing is lost.
-    """
+    """Count what a stored weight loses to whoever decodes it, in float32."""
     losses = DecodeReport()
     scales = None if math.prod(plan.cut) <= _FEW else without_codes(plan.whole)
     for slab in plan.slabs(elements):
+        # Codes are read only where the scales of so many elements do not tell that nothing is lost.
         if scales is not None:
             q = rows_of(scales, slab.start, slab.stop, slab.place)
             if not may_lose(q, _WIDEST):

@@ -83,11 +83,9 @@ class Reciprocal:
 
 
 def _is_usual(scale: np.float32, divides: bool) -> bool:
-    """Return True for the global scale that producers compute of a magnitude of 16 bits.
-
-    They do so in float32 or in its own dtype. Of neighbours that stand for the same values it is
-    the one that was there first.
-    """
+    """Return True for the global scale that producers compute of a magnitude of 16 bits."""
+    # Producers compute in float32 or in the dtype of the magnitude. Of neighbours that stand for
+    # the same values this is the one that was there first.
     with np.errstate(all="ignore"):
         amax = _LARGEST / scale if divides else _LARGEST * scale
         sizes = [cast(cast(amax, dtype), np.float32) for dtype in _NUMBERS]
@@ -99,11 +97,9 @@ def _is_usual(scale: np.float32, divides: bool) -> bool:
 
 
 def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
-    """Return True if all codes at these scales decode to the same, dividing and multiplying.
-
-    That is in float32, as producers compute, and as real numbers, for which float64 is wide enough:
-    no quotient is within 2^-40 of the middle between two results unless it is that.
-    """
+    """Return True if all codes at these scales decode to the same, dividing and multiplying."""
+    # In float32, as producers compute, and as real numbers, for which float64 is wide enough: no
+    # quotient is within 2^-40 of the middle between two results unless it is that.
     return all(
         np.array_equal(
             *(

@@ -53,12 +53,10 @@ class SlabMaker:
     keys: dict[str, str] = field(default_factory=dict)
 
     def slabs(self, names: Collection[str]) -> Iterator[WeightSlab]:
-        """List the slabs that make parts, each of which can be made by another thread.
-
-        Slabs with codes are measured, which are read where codes or zero points change.
-        """
+        """List the slabs that make parts, each of which can be made by another thread."""
         keys = {name: key for name, key in self.keys.items() if name in names}
         plan = self.plan
+        # Slabs with codes are measured. Codes are read only where they or zero points change.
         if keys and not (self._widens or {DATA, ZEROS} & {*keys.values()}):
             whole = without_codes(plan.whole)
             plan = replace(
