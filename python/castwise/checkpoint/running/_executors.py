@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -38,7 +39,8 @@ class Executing:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for task in self._all():
+        works = (batches for work in self._work.values() for _, batches in work)
+        for task in chain.from_iterable(works):
             if task.future is not None:
                 with suppress(Exception):  # of any executor; another error may be under way
                     task.future.cancel()
@@ -91,9 +93,6 @@ class Executing:
                 reader.check_unchanged()
         del self._work[target.name]
         return target.in_order(rows, work[0][0].file_order)
-
-    def _all(self) -> Iterator[_Submitted]:
-        return (task for work in self._work.values() for _, batches in work for task in batches)
 
 
 def sum_reports(reports: Sequence[tuple[TensorRange, Report | None]]) -> dict[str, Report | None]:

@@ -413,12 +413,8 @@ def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
 def _remove_pages(folder: Path, pages: Mapping[RunPart, dict[str, Any]], name: str) -> None:
     """Remove the pages of the parts that have to write into a file again, which was lost or cut."""
     for part, page in pages.items():
-        if _writes(page, name):
+        if any(span[0] == name for span in page["spans"]):
             (folder / f"part-{part.number}-of-{part.count}.json").unlink(missing_ok=True)
-
-
-def _writes(page: Mapping[str, Any], name: str) -> bool:
-    return any(span[0] == name for span in page["spans"])
 
 
 def _to_be_run_again(fault: str, parts: Iterable[RunPart]) -> CheckpointError:

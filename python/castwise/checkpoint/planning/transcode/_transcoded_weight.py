@@ -264,12 +264,11 @@ class TranscodedWeight:
         if part.role == GLOBAL:
             return self._global(stored_name, self._name_part(part.name), form)
         if part.role == ACTIVATION:
-            is_first = part is _input_part(form)
-            return (
-                None
-                if stored_name is None or not is_first
-                else self._inputs(stored_name, part, form)
-            )
+            # A form may name several scales of inputs; a weight has the first of them.
+            scales = [other for other in form.layout.parts if other.role == ACTIVATION]
+            if stored_name is None or part is not scales[0]:
+                return None
+            return self._inputs(stored_name, part, form)
         if part.role == ZERO:
             stays = (
                 stored_name is not None
@@ -307,11 +306,6 @@ class TranscodedWeight:
         if self._index is None:
             return self._constant(payload, name, self._in_order())
         return self._copy(self._index.name, name, self._index.shape)
-
-
-def _input_part(form: Views) -> Part | None:
-    """Return the scale of inputs that a form has beside its weights."""
-    return next((part for part in form.layout.parts if part.role == ACTIVATION), None)
 
 
 def _shape_of_scalars(form: Views) -> tuple[int, ...]:
