@@ -25,7 +25,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.running import _batches, _executors
-from castwise.checkpoint.running._batches import TensorRange, cut
+from castwise.checkpoint.running._batches import TensorRange, cut_ranges
 from sharded_folder import OPTIONS, contents, tensors
 
 BATCH_BYTES = 20_000
@@ -337,7 +337,7 @@ def test_ranges_are_cut_at_tiles() -> None:
     ]
     total = sum(one.nbytes for one in ranges)
     for step in (1, 5000, 6144, 20_000, total, total + 1):
-        lists = list(cut(ranges, range(step, total + step, step)))
+        lists = list(cut_ranges(ranges, range(step, total + step, step)))
         pieces = [piece for pieces in lists for piece in pieces]
         for one in ranges:
             mine = [piece for piece in pieces if piece.name == one.name]

@@ -523,10 +523,10 @@ def test_a_folder_that_was_named_meanwhile_is_left_alone(
     before, out = contents(kept), source.with_name("out")
     lock = temporary_names.lock
 
-    def lock_late(descriptor: int, *, shared: bool = False) -> bool:
+    def lock_late(descriptor: int, *, is_shared: bool = False) -> bool:
         if kept.exists():
             kept.rename(out)
-        return lock(descriptor, shared=shared)
+        return lock(descriptor, is_shared=is_shared)
 
     monkeypatch.setattr(temporary_names, "lock", lock_late)
     with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):

@@ -11,7 +11,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint.planning import derived_reader
 from castwise.checkpoint.planning.derived_reader import DerivedReader
-from castwise.checkpoint.requests.conversion import planned
+from castwise.checkpoint.requests.conversion import open_planned
 from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
 from system_parts import need
 
@@ -29,7 +29,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def derivations(request: Request, destination: Path) -> set[str]:
-    with planned(request, Run(destination=destination), destination) as conversion:
+    with open_planned(request, Run(destination=destination), destination) as conversion:
         readers = conversion.writer.sources.values()
         assert all(isinstance(reader, DerivedReader) for reader in readers)
         return {reader.derivation for reader in readers if isinstance(reader, DerivedReader)}

@@ -305,7 +305,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], comman
 def test_ranges_may_be_asked_for_at_any_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, here = write_plain(tmp_path / "model"), Conversion.here
+    source, here = write_plain(tmp_path / "model"), Conversion.run
     expected = checkpoint.quantize_file(source, tmp_path / "alone", "nvfp4")
 
     def asked(self: Conversion, *arguments: Any) -> Any:
@@ -314,7 +314,7 @@ def test_ranges_may_be_asked_for_at_any_time(
         assert self.is_placed
         return reports
 
-    monkeypatch.setattr(Conversion, "here", asked)
+    monkeypatch.setattr(Conversion, "run", asked)
     made = checkpoint.quantize_file(source, tmp_path / "new", "nvfp4")
     assert made.rows == expected.rows
     assert contents(tmp_path / "new") == contents(tmp_path / "alone")

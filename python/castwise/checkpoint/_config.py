@@ -25,12 +25,13 @@ _LOGGER = logging.getLogger(__name__)
 _KEYS = ("torch_dtype", "dtype")
 _OTHERS = frozenset(SECTIONS)  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
-_MAX_BYTES = 10_000_000
+# Far more than any model states, so that another file of that name does not fill the memory.
+MAX_CONFIG_BYTES = 10_000_000
+# The tokens of valid JSON that matter here; no other holds any of these characters.
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
-"""The tokens of valid JSON that matter here; no other holds any of these characters."""
 
+# What follows a key that states nothing.
 NULL_VALUE = re.compile(r"\s*:\s*null\b")
-"""What follows a key that states nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,12 @@ class _ConfigPart:
 
     outer: _ConfigPart | None
     is_object: bool
+    # The key of `_KEYS` in whose value it lies.
     states: str | None = None
-    """The key of `_KEYS` in whose value it lies."""
+    # True in the value of a key of `_OTHERS`.
     is_other: bool = False
-    """True in the value of a key of `_OTHERS`."""
+    # The key whose value comes next.
     key: str | None = None
-    """The key whose value comes next."""
     has_other: bool = False
 
     @property
@@ -87,14 +88,14 @@ class Config:
     def __init__(self, path: Path, label: str = CONFIG) -> None:
         self._label = label
         self._text = ""
-        self._stated: list[_StatedDtype] = []
+        self._dtype_statements: list[_StatedDtype] = []
         self._problem: str | None = None
+        # Whether something beside dtypes changes.
         self._is_rewritten = False
-        """Whether something beside dtypes changes."""
         if not path.is_file():
             return
         try:
-            self._text = read_file(path, _MAX_BYTES).decode()
+            self._text = read_file(path, MAX_CONFIG_BYTES).decode()
             # The numbers stay text: Python refuses to convert the longest.
             json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
         except CheckpointError as error:
@@ -107,7 +108,9 @@ class Config:
     def _take(self, text: str) -> None:
         """Take another text, and find what it states."""
         self._text = text
-        self._stated = [statement for statement in _stated(text) if statement.format is not None]
+        self._dtype_statements = [
+            statement for statement in _find_dtypes(text) if statement.format is not None
+        ]
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the dtype of cast tensors in the place of others.
@@ -130,13 +133,13 @@ class Config:
 
     def _with_dtype(self, formats: Sequence[str]) -> str | None:
         """Return the text with the only one of these formats in the place of others, or None."""
-        stale = [statement for statement in self._stated if [statement.format] != formats]
+        stale = [statement for statement in self._dtype_statements if [statement.format] != formats]
         reasons = [_reason(statement, formats) for statement in stale]
-        pieces, done = [], 0
+        pieces, offset = [], 0
         for statement, reason in zip(stale, reasons, strict=True):
             if reason is None:
-                pieces += [self._text[done : statement.begin], statement.text(formats[0])]
-                done = statement.end
+                pieces += [self._text[offset : statement.begin], statement.text(formats[0])]
+                offset = statement.end
         for statement, reason in zip(stale, reasons, strict=True):
             if reason is not None:
                 state = "changed elsewhere" if pieces or self._is_rewritten else "copied unchanged"
@@ -149,7 +152,7 @@ class Config:
                     reason,
                 )
                 break
-        return "".join([*pieces, self._text[done:]]) if pieces else None
+        return "".join([*pieces, self._text[offset:]]) if pieces else None
 
 
 def _float_named(value: str) -> str | None:
@@ -182,9 +185,9 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
     return sorted(name for name, row in kinds.items() if row.kind == "float")
 
 
-def _reason(stated: _StatedDtype, formats: Sequence[str]) -> str | None:
+def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
     """Say why a dtype cannot follow, and what to do; None if it can."""
-    if stated.part.is_quantised:
+    if statement.part.is_quantised:
         return "a quantisation is stated beside it; set it to the dtype to compute in"
     if len(formats) > 1:
         return f"the tensors are now {' and '.join(formats)}; set it to the one to load them in"
@@ -193,7 +196,7 @@ def _reason(stated: _StatedDtype, formats: Sequence[str]) -> str | None:
     return None
 
 
-def _stated(text: str) -> Iterator[_StatedDtype]:
+def _find_dtypes(text: str) -> Iterator[_StatedDtype]:
     """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
     part = _ConfigPart(None, is_object=False)
     for token in TOKEN.finditer(text):

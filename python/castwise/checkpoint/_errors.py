@@ -13,7 +13,7 @@ class CheckpointError(ValueError):
     """
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Write names in a row: the first ones, and how many more there are."""
     more = len(names) - _MAX_LISTED
     return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -15,11 +15,11 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.text.spelling import typed_format
 from castwise.text.wording import argument
 
+# Kind of a tensor that may well hold numbers, but in a format that the file does not tell.
 UNKNOWN = "unknown"
-"""Kind of a tensor that may well hold numbers, but in a format that the file does not tell."""
 
+# Kind of an array that holds no numbers of the table: text, dates, records, Python objects.
 OTHER = "other"
-"""Kind of an array that holds no numbers of the table: text, dates, records, Python objects."""
 
 _MAX_AXES = 64  # numpy's own limit
 _MAX_ELEMENTS = 2**63 - 1
@@ -135,13 +135,13 @@ def format_of(dtype: np.dtype[Any]) -> FormatInfo | None:
 
 def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Return `shape` as a tuple that numpy can hold, or refuse it, naming the tensor."""
-    checked = tuple(shape)
-    if len(checked) > _MAX_AXES:
-        raise CheckpointError(f"tensor {name!r} has {len(checked)} axes; numpy allows {_MAX_AXES}")
+    lengths = tuple(shape)
+    if len(lengths) > _MAX_AXES:
+        raise CheckpointError(f"tensor {name!r} has {len(lengths)} axes; numpy allows {_MAX_AXES}")
     # Axes of length 0 do not help: numpy multiplies the others, so that strides cannot overflow.
-    if math.prod(filter(None, checked)) > _MAX_ELEMENTS:
-        raise CheckpointError(f"tensor {name!r} has shape {checked}, too large for numpy")
-    return checked
+    if math.prod(filter(None, lengths)) > _MAX_ELEMENTS:
+        raise CheckpointError(f"tensor {name!r} has shape {lengths}, too large for numpy")
+    return lengths
 
 
 def assumed_format(
@@ -199,12 +199,12 @@ def _check_format(value: object, subject: str) -> None:
         raise TypeError(f"{subject}: {error}") from error
 
 
-def _check_text(text: object, subject: str, *named: object) -> None:
+def _check_text(text: object, subject: str, *values: object) -> None:
     if not isinstance(text, str):
-        raise CheckpointError(f"{subject.format(*named)} must be a str, not {type(text).__name__}")
+        raise CheckpointError(f"{subject.format(*values)} must be a str, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise CheckpointError(
-            f"{subject.format(*named)} has no UTF-8 form: {error.reason}"
+            f"{subject.format(*values)} has no UTF-8 form: {error.reason}"
         ) from error

@@ -152,10 +152,10 @@ def load(
     """
     check_assume(assume)
     where = source_path(path)
-    chosen = None if names is None else _names(names)
+    selection = None if names is None else _names(names)
     with open_checkpoint(where, assume) as source:
-        arrays = _load(source, chosen)
-    if chosen is None and source.suffix == _NPY:
+        arrays = _load(source, selection)
+    if selection is None and source.suffix == _NPY:
         return arrays[where.stem]
     return arrays
 
@@ -223,10 +223,10 @@ def save(
         raise CheckpointError(f"{where.suffix} holds a mapping of name to array, not one array")
     pairs = {} if metadata is None else metadata
     arrays = {name: _array(name, tensor) for name, tensor in tensors.items()}
-    planned = [Planned(_describe(name, array)) for name, array in arrays.items()]
+    plans = [Planned(_describe(name, array)) for name, array in arrays.items()]
     with (
         replacing_file(where, may_replace=overwrite) as file,
-        new_writer(where, file, planned, pairs, compressed=compressed) as writer,
+        new_writer(where, file, plans, pairs, compressed=compressed) as writer,
     ):
         for name in writer.order:
             writer.write(name, arrays[name])
@@ -255,22 +255,22 @@ def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
     )
 
 
-def _load(source: Checkpoint, chosen: list[str] | None) -> dict[str, NDArray[Any]]:
+def _load(source: Checkpoint, selection: list[str] | None) -> dict[str, NDArray[Any]]:
     every = [
         component.prefix + name for component in source.components for name in component.names()
     ]
-    names = _checked(chosen, every, source.path)
-    needed = set(names)
+    names = _check_names(selection, every, source.path)
+    name_set = set(names)
     arrays: dict[str, NDArray[Any]] = {}
     for component in source.components:
         for shard, reader in component.shards.items():
             names_in_shard = {component.prefix + name: name for name in component.names_in(shard)}
-            if not needed.isdisjoint(names_in_shard):
+            if not name_set.isdisjoint(names_in_shard):
                 with reader:
                     arrays |= {
                         key: reader.read(names_in_shard[key])
                         for key in names_in_shard
-                        if key in needed
+                        if key in name_set
                     }
     return {name: arrays[name] for name in names}
 
@@ -280,23 +280,23 @@ def _names(names: Iterable[str]) -> list[str]:
         raise TypeError(
             f"names is a list of tensor names; for one tensor write load(path, [{names!r}])"
         )
-    chosen = list(names)
-    for name in chosen:
+    selection = list(names)
+    for name in selection:
         if not isinstance(name, str):
             raise TypeError(f"names is a list of tensor names, and {name!r} is not a str")
-    return chosen
+    return selection
 
 
-def _checked(chosen: list[str] | None, stored: Iterable[str], path: Path) -> list[str]:
+def _check_names(selection: list[str] | None, all_names: Iterable[str], path: Path) -> list[str]:
     """Return the names to load; refuse the first that is not stored."""
-    known = dict.fromkeys(stored)
-    if chosen is None:
-        return list(known)
-    for name in chosen:
-        if name not in known:
-            near = nearest([name], known)[name]
+    choices = dict.fromkeys(all_names)
+    if selection is None:
+        return list(choices)
+    for name in selection:
+        if name not in choices:
+            near = nearest([name], choices)[name]
             raise CheckpointError(
                 f"{path} has no tensor {name!r}; "
-                + (f"did you mean {near!r}?" if near else f"it has {len(known)} of other names")
+                + (f"did you mean {near!r}?" if near else f"it has {len(choices)} of other names")
             )
-    return chosen
+    return selection

@@ -62,7 +62,7 @@ def named_map(name: str) -> DtypeMap:
             f"{', '.join(map_names())}; the name of a file ends with .toml or .json"
         )
     keys = PolicyMap("fullmatch", "first")  # all keep, so it does not matter which one matches
-    for pattern in dict.fromkeys((*family.keep, *_shared())):
+    for pattern in dict.fromkeys((*family.keep, *_common_patterns())):
         keys.insert(pattern, None)
     return DtypeMap(
         None,
@@ -107,7 +107,7 @@ def _tables() -> dict[str, Any]:
 
 
 @cache
-def _shared() -> tuple[str, ...]:
+def _common_patterns() -> tuple[str, ...]:
     """Return the patterns that every map keeps."""
     return tuple(_tables()[_KEEP])
 

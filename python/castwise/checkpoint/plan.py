@@ -46,7 +46,7 @@ class CastOptions:
     like: str | None = None
 
     @classmethod
-    def checked(cls, **options: Any) -> CastOptions:  # noqa: ANN401  (as they are given)
+    def check(cls, **options: Any) -> CastOptions:  # noqa: ANN401  (as they are given)
         """Take the options, with a seed drawn if rounding needs one and none was given.
 
         ValueError: `castwise.cast` refuses one of them, or `like` goes with none.
@@ -62,16 +62,16 @@ class CastOptions:
                     )
         if options.get("rounding") == _STOCHASTIC and options.get("seed") is None:
             options["seed"] = int.from_bytes(os.urandom(8))
-        checked = cls(**options)
+        result = cls(**options)
         nothing = np.empty(0, np.float32)
-        cast(nothing, nothing.dtype, threads=checked.threads, **checked._decided())
-        return checked
+        cast(nothing, nothing.dtype, threads=result.threads, **result._of_rounding())
+        return result
 
     @property
     def count_places(self) -> bool:
         """True if the result depends on the place of an element, in C order."""
-        chosen = self.rounding == _STOCHASTIC or "raise" in (self.overflow, self.nan)
-        return chosen or self.like is not None
+        needs_places = self.rounding == _STOCHASTIC or "raise" in (self.overflow, self.nan)
+        return needs_places or self.like is not None
 
     def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
         """Return the arguments of `castwise.cast` that decide the result for one tensor.
@@ -82,13 +82,13 @@ class CastOptions:
         if self.like is not None:
             return {**_options_like(self.like, name, source or "", target or ""), "seed": None}
         seed = None if self.seed is None else tensor_seed(self.seed, name)
-        return {**self._decided(), "seed": seed}
+        return {**self._of_rounding(), "seed": seed}
 
     def to_dict(self) -> dict[str, Any]:
         """Return those that decide the result, for the report."""
-        return self._decided() if self.like is None else {"like": self.like, "seed": None}
+        return self._of_rounding() if self.like is None else {"like": self.like, "seed": None}
 
-    def _decided(self) -> dict[str, Any]:
+    def _of_rounding(self) -> dict[str, Any]:
         return {
             "rounding": self.rounding,
             "overflow": self.overflow,
@@ -117,8 +117,8 @@ def _options_like(like: str, name: str, source: str, target: str) -> dict[str, A
     )
 
 
+# Decides for the tensors of a component, given the prefix of their names.
 Decide = Callable[[Iterable[TensorInfo], str], list[Planned]]
-"""Decides for the tensors of a component, given the prefix of their names."""
 
 
 def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> list[Planned]:
@@ -130,21 +130,19 @@ def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> l
     return [_plan_one(info, dtypes, prefix) for info in tensors]
 
 
-def decided(dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+def plan_by_map(dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
     """Decide as `plan` does, with the map first, so that it can be bound."""
     return plan(tensors, dtypes, prefix)
 
 
-def unused_patterns(planned: Sequence[Planned], dtypes: DtypeMap) -> dict[str, str | None]:
-    """Map each pattern that matched no tensor, as often as not a slip, to the nearest name.
-
-    Of a map for many models, which has more patterns than one of them needs, there is none.
-    """
+def unused_patterns(plans: Sequence[Planned], dtypes: DtypeMap) -> dict[str, str | None]:
+    """Map each pattern that matched no tensor, as often as not a slip, to the nearest name."""
+    # A map for many models has more patterns than one of them needs.
     if dtypes.is_general:
         return {}
-    used = {plan.pattern for plan in planned}
-    unused = [key for key, _ in dtypes.keys.items() if key not in used]
-    return nearest(unused, (plan.info.name for plan in planned))
+    used = {plan.pattern for plan in plans}
+    patterns = [key for key, _ in dtypes.keys.items() if key not in used]
+    return nearest(patterns, (plan.info.name for plan in plans))
 
 
 def _plan_one(info: TensorInfo, dtypes: DtypeMap, prefix: str) -> Planned:

@@ -41,17 +41,17 @@ from castwise.text.brief import brief, brief_fields, counted, listed, shorten
 from castwise.text.spelling import suggestion
 from castwise.text.wording import given
 
+# Rows that are read together, or a multiple: surveys of such bands add up.
 _BAND = 128
-"""Rows that are read together, or a multiple: surveys of such bands add up."""
 
+# Bytes of a band, about.
 _BYTES = 1 << 23
-"""Bytes of a band, about."""
 
+# Tensors that are held together, at most: a survey takes as much memory as a small weight.
 _TOGETHER = 1 << 8
-"""Tensors that are held together, at most: a survey takes as much memory as a small weight."""
 
+# Elements that are cast, or quantised, in less time than a prediction takes, at most.
 _MEASURED = 1 << 14
-"""Elements that are cast, or quantised, in less time than a prediction takes, at most."""
 
 _FLOAT8 = "fp8"
 _WIDE_BITS = 16
@@ -59,8 +59,8 @@ _LEAST_SHARE = 5e-4
 _SCHEMES: dict[str, Scheme] = {row.name: row for row in schemes()}
 _COLUMNS = ("tensor", "dtype", "shape", "exponents", "tensors", "smallest", "largest")
 _TEXT_COLUMNS = 4
+# How many groups are drawn, the worst first.
 _DRAWN = 16
-"""How many groups are drawn, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,29 +205,29 @@ def survey_file(
     'fc.weight'
 
     """
-    chosen = _targets(targets)
+    names = _targets(targets)
     path = source_path(source, "source")
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
-    with open_checkpoint(path) as opened:
-        if quantization_of(opened) is not None:
+    with open_checkpoint(path) as checkpoint:
+        if quantization_of(checkpoint) is not None:
             raise CheckpointError(
                 f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
                 "castwise dequantize makes of it"
             )
         tensors = {
             name: info
-            for name, info in opened.tensors.items()
+            for name, info in checkpoint.tensors.items()
             if info.kind == "float" and info.format is not None
         }
         if not tensors:
             raise CheckpointError(f"{path} has no floating tensor, so there is nothing to survey")
-        for surveyed in survey_tensors(opened, tensors, workers, progress):
-            columns = [predict_all([*surveyed.values()], target) for target in chosen]
-            for (name, tensor), *predictions in zip(surveyed.items(), *columns, strict=True):
-                rows.append(_row(name, tensor, dict(zip(chosen, predictions, strict=True))))
-    rows.sort(key=lambda row: _severity(row, chosen[-1]))
-    return CheckpointSurvey(str(source), chosen, tuple(rows))
+        for batch in survey_tensors(checkpoint, tensors, workers, progress):
+            columns = [predict_all([*batch.values()], target) for target in names]
+            for (name, tensor), *predictions in zip(batch.items(), *columns, strict=True):
+                rows.append(_row(name, tensor, dict(zip(names, predictions, strict=True))))
+    rows.sort(key=lambda row: _severity(row, names[-1]))
+    return CheckpointSurvey(str(source), names, tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +245,6 @@ def predict_all(
 ) -> list[Prediction]:
     """Predict what a target loses of each tensor, or measure it.
 
-    It is measured of few elements, and where a prediction does not know. Small tensors of a shape
-    are quantised together, unless the scheme has a scale for each whole tensor.
-
     TypeError, ValueError: As `Survey.predict`.
     """
     scheme = _SCHEMES.get(target)
@@ -255,6 +252,8 @@ def predict_all(
     predictions: dict[int, Prediction] = {}
     reports: dict[int, Any] = {}
     stacks: dict[Any, list[int]] = {}
+    # Few elements are measured, and those of which a prediction does not know. Small tensors of a
+    # shape are quantised together, unless the scheme has a scale for each whole tensor.
     for index, tensor in enumerate(tensors):
         counts, is_small = tensor.counts, tensor.counts.count <= _MEASURED
         is_final = not counts.count or (scheme is not None and counts.infinities + counts.nans > 0)
@@ -276,8 +275,8 @@ def predict_all(
         for pieces in zip(*(tensors[index].pieces() for index in indices), strict=True):
             stack = np.stack(pieces) if len(pieces) > 1 else pieces[0][None]
             x = stack if len(pieces) > 1 else pieces[0]
-            quantized = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
-            for index, report in zip(indices, compare_decoded(stack, quantized), strict=True):
+            q = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
+            for index, report in zip(indices, compare_decoded(stack, q), strict=True):
                 reports[index] += report
     for index, report in reports.items():
         predictions[index] = Prediction.of_report(target, report, is_scheme=scheme is not None)
@@ -299,28 +298,31 @@ def survey_tensors(
     """Survey tensors of an opened checkpoint in the order of their files, small ones together."""
     meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
     for component in source.components:
-        stored, model = StoredTensors(component.shards), component_model(source, component)
+        tensors_of_shards, model = (
+            StoredTensors(component.shards),
+            component_model(source, component),
+        )
         for shard in component.shards.values():
-            with stored.opened([shard]):
-                surveyed: dict[str, SurveyedTensor] = {}
+            with tensors_of_shards.open_files([shard]):
+                batch: dict[str, SurveyedTensor] = {}
                 nbytes = 0
                 for name in shard.tensors:
                     if (whole_name := component.prefix + name) not in tensors:
                         continue
-                    info = stored[name]
+                    info = tensors_of_shards[name]
                     nbytes += info.nbytes
-                    if surveyed and (nbytes > _BYTES or len(surveyed) == _TOGETHER):
-                        yield surveyed
-                        surveyed, nbytes = {}, info.nbytes
+                    if batch and (nbytes > _BYTES or len(batch) == _TOGETHER):
+                        yield batch
+                        batch, nbytes = {}, info.nbytes
                     meter.starts(whole_name)
-                    surveyed[whole_name] = survey_stored(stored, info, model, threads)
-                    meter.finished(info.nbytes)
-                yield surveyed
+                    batch[whole_name] = survey_stored(tensors_of_shards, info, model, threads)
+                    meter.finish(info.nbytes)
+                yield batch
     meter.starts(None)
 
 
 def survey_stored(
-    stored: StoredTensors,
+    tensors: StoredTensors,
     info: TensorInfo,
     model: Model,
     threads: int,
@@ -329,7 +331,7 @@ def survey_stored(
     is_transposed = model.is_in_out(info.name)
 
     def pieces() -> Iterator[NDArray[Any]]:
-        for piece in _pieces(stored, info, model):
+        for piece in _pieces(tensors, info, model):
             yield piece.swapaxes(-1, -2) if is_transposed else piece
 
     small = None if info.nbytes > _BYTES else [*pieces()]
@@ -338,28 +340,26 @@ def survey_stored(
     return SurveyedTensor(info, counts, pieces if small is None else lambda: small)
 
 
-def _pieces(stored: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room.
-
-    A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
-    """
+def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
+    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room."""
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
     step = max(_BYTES // max(info.nbytes // max(shape[0], 1), 1), 1)
-    walked = 0
+    axes = 0
     if not is_stack or info.nbytes // max(shape[0], 1) > _BYTES:
-        walked = len(shape) - MATRIX if is_stack else 0
-        row_bytes = max(info.nbytes // max(math.prod(shape[: walked + 1]), 1), 1)
+        axes = len(shape) - MATRIX if is_stack else 0
+        row_bytes = max(info.nbytes // max(math.prod(shape[: axes + 1]), 1), 1)
         step = max(_BYTES // row_bytes // _BAND, 1) * _BAND
         is_stack = False
-    are_last = len(shape) == MATRIX or walked or has_last_outputs(info.name)
+    # A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
+    are_last = len(shape) == MATRIX or axes or has_last_outputs(info.name)
     columns = shape[-1] if are_last else math.prod(shape[1:])
-    for index in product(*map(range, shape[:walked])):
-        for start in range(0, shape[walked], step):
+    for index in product(*map(range, shape[:axes])):
+        for start in range(0, shape[axes], step):
             ranges = [(place, place + 1) for place in index]
-            ranges.append((start, min(start + step, shape[walked])))
-            ranges += [(0, size) for size in shape[walked + 1 :]]
-            piece = stored.box(info.name, ranges[len(ranges) - len(info.shape) :])
+            ranges.append((start, min(start + step, shape[axes])))
+            ranges += [(0, size) for size in shape[axes + 1 :]]
+            piece = tensors.box(info.name, ranges[len(ranges) - len(info.shape) :])
             yield piece if is_stack else piece.reshape(piece.size // max(columns, 1), columns)
 
 
@@ -375,30 +375,32 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
     left_out = set() if len(rows) < len(result.tensors) else {"tensors"}
 
     def table(
-        groups: Sequence[Sequence[TensorSurvey]], left_out: set[str], *, ranked: bool
+        groups: Sequence[Sequence[TensorSurvey]], left_out: set[str], *, is_ranked: bool
     ) -> Table:
         header = [name for name in (*_COLUMNS, *result.targets) if name not in left_out]
 
         @cache
         def rows() -> list[list[str]]:
-            found = (
+            rows_of_cells = (
                 _cells(group, result.targets, _histogram(group).text(axis)) for group in groups
             )
-            return [[cells[name] for name in header] for cells in found]
+            return [[cells[name] for name in header] for cells in rows_of_cells]
 
         return Table(
             header,
             lambda: iter(rows()),
             text_columns=sum(name in _COLUMNS[:_TEXT_COLUMNS] for name in header),
             spare=("dtype", "shape", "smallest", "tensors", "largest", "exponents"),
-            ranked=ranked,
+            ranked=is_ranked,
         )
 
-    drawn = [(_name(group), histogram) for group, histogram in zip(rows, histograms, strict=True)]
+    pictures = [
+        (_name(group), histogram) for group, histogram in zip(rows, histograms, strict=True)
+    ]
     sections = [
         Section(
             f"{_name(group)} ({shape_text(group[0].shape)}): {counted(len(group), 'tensor')}",
-            [table([[tensor] for tensor in group], {"dtype", "shape", "tensors"}, ranked=False)],
+            [table([[tensor] for tensor in group], {"dtype", "shape", "tensors"}, is_ranked=False)],
         )
         for group in rows
         if len(group) > 1
@@ -411,16 +413,16 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
     ]
     if not_finite := sum(tensor.infinities + tensor.nans for tensor in result.tensors):
         lines.append(f"{counted(not_finite, 'element')} infinite or NaN")
-    picture = Exponents(drawn[:_DRAWN], pictured_ranges())
-    return [picture, table(rows, left_out, ranked=True), *sections, Lines(lines)]
+    picture = Exponents(pictures[:_DRAWN], pictured_ranges())
+    return [picture, table(rows, left_out, is_ranked=True), *sections, Lines(lines)]
 
 
 def default_targets() -> tuple[str, ...]:
     """Return the floats of 16 bits, the usual one of 8, and its scheme with scales of rows."""
     wide = [name for name in FORMATS if finfo(name).bits == _WIDE_BITS]
     float8 = finfo(_FLOAT8).name
-    beside = scheme_beside(float8)
-    return (*wide, float8, *([] if beside is None else [beside]))
+    scheme = scheme_beside(float8)
+    return (*wide, float8, *([] if scheme is None else [scheme]))
 
 
 def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
@@ -437,11 +439,11 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
         try:
             names.append(finfo(target).name)
         except (TypeError, ValueError):
-            known = [*scheme_names(), *FORMATS]
+            all_names = [*scheme_names(), *FORMATS]
             raise CheckpointError(
                 f"{given('targets', target)} is neither a format nor a scheme; "
-                f"{suggestion(str(target), known)}castwise formats lists the formats, and schemes "
-                f"are {', '.join(scheme_names())}"
+                f"{suggestion(str(target), all_names)}castwise formats lists the formats, and "
+                f"schemes are {', '.join(scheme_names())}"
             ) from None
     if not names:
         raise ValueError(f"{given('targets', targets)} is empty; name a format or a scheme")
@@ -510,6 +512,6 @@ def _prediction_text(group: Sequence[TensorSurvey], target: str) -> str:
     predictions = [tensor.predictions[target] for tensor in group]
     ratios = [ratio for row in predictions if not math.isnan(ratio := row.sqnr_db or math.nan)]
     elements = sum(row.count for row in predictions)
-    lost = sum(row.underflowed + row.overflowed for row in predictions) / max(elements, 1)
+    share = sum(row.underflowed + row.overflowed for row in predictions) / max(elements, 1)
     text = f"{min(ratios):.1f}" if ratios else "-"
-    return f"{text} ({100 * lost:.1f}%)" if lost >= _LEAST_SHARE else text
+    return f"{text} ({100 * share:.1f}%)" if share >= _LEAST_SHARE else text

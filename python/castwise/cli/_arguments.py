@@ -12,7 +12,7 @@ from typing import Any, get_args
 from castwise._core import finfo
 from castwise._options import Arithmetic
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.requests.options import Cast, Run, described, fields_of
+from castwise.checkpoint.requests.options import Cast, Run, description_of, fields_of
 from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.cli._output import COLOUR_OPTION
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
@@ -156,7 +156,7 @@ def add_option(
     parser: argparse._ActionsContainer, field: Field[Any], kinds: Sequence[str] = KINDS
 ) -> None:
     """Add the option of a field; `kinds` are the losses that the command counts."""
-    option = described(field)
+    option = description_of(field)
     words = _Words(kinds=", ".join(kinds), fp8=finfo("fp8").name)
     words["choices"] = " or ".join(get_args(option.choices))
     text = str(option.help).format_map(words).replace("%", "%%")
@@ -182,7 +182,7 @@ def add_option(
 
 def flag_of(field: Field[Any]) -> str:
     """Return the name of an option on the command line."""
-    return described(field).flag or f"--{field.name.replace('_', '-')}"
+    return description_of(field).flag or f"--{field.name.replace('_', '-')}"
 
 
 # Options by their names in Python, as which paths are given, and on the command line.

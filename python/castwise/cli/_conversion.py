@@ -13,7 +13,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
-from castwise.checkpoint.requests.options import Request, Run, described, fields_of
+from castwise.checkpoint.requests.options import Request, Run, description_of, fields_of
 from castwise.checkpoint.results.preview import preview_sheet
 from castwise.checkpoint.results.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
 from castwise.cli._arguments import add_arguments, add_option, add_output, check_top
@@ -64,14 +64,14 @@ class ConversionCommand:
         own = [field for field in fields_of(self.request) if field.name not in request_names]
         options = [*own, *fields_of(Request), *fields_of(Run)]
         add_arguments(parser, "source", "destination")
-        titles = dict.fromkeys(described(field).group for field in own)
+        titles = dict.fromkeys(description_of(field).group for field in own)
         for title in (*titles, "losses", "output", "files", "run"):
             if title == "output":
                 add_conversion_output(parser)
                 continue
             group = parser.add_argument_group(title)
             for field in options:
-                option = described(field)
+                option = description_of(field)
                 is_path = field.name in ("source", "destination")
                 if option.group == title and option.help is not None and not is_path:
                     add_option(group, field, self.request.kinds)

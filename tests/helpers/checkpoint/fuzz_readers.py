@@ -379,7 +379,7 @@ def journal_targets(folder: Path) -> dict[str, Target]:
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             content = json.loads(data)
             content.pop("seal", None)
-            _finish(parts_module._sealed(content), name)
+            _finish(parts_module._seal(content), name)
         _finish(data, name)
 
     def _finish(data: bytes, name: str) -> None:

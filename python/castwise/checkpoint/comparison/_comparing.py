@@ -101,7 +101,7 @@ class Comparing:
             for name, other in pairs.items():
                 meter.starts(name)
                 tensors.append(self._compare(name, other, meter))
-                meter.finished(self._original.info(name).nbytes)
+                meter.finish(self._original.info(name).nbytes)
         meter.starts(None)
         for side in sides:
             side.check_unchanged()

@@ -17,7 +17,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.maps import is_map_name
-from castwise.checkpoint.plan import CastOptions, decided
+from castwise.checkpoint.plan import CastOptions, plan_by_map
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.written_schemes import is_scheme
@@ -60,7 +60,7 @@ class MapConversion:
                 f"without the seed of the conversion ({argument('seed')}), its stochastic rounding "
                 "cannot be repeated; the report of the conversion has it"
             )
-        cast_options = CastOptions.checked(**options, threads=threads)
+        cast_options = CastOptions.check(**options, threads=threads)
         is_file = isinstance(dtype_map, str | os.PathLike) and not (
             isinstance(dtype_map, str) and is_map_name(dtype_map)
         )
@@ -93,8 +93,8 @@ class MapConversion:
         assert self.dtypes is not None, "it has no schemes"  # noqa: S101
         dtypes = self.dtypes
         if dtypes.is_general:
-            dtypes = CheckpointModel(source, self.architecture).bound(dtypes)
-        return Side(source, partial(decided, dtypes), options=self.options)
+            dtypes = CheckpointModel(source, self.architecture).bind(dtypes)
+        return Side(source, partial(plan_by_map, dtypes), options=self.options)
 
     def to_dict(self, side: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return plain values: what was asked, how many tensors it changes, and the digests."""

@@ -140,7 +140,7 @@ class Side:
 
     def _derived_tensor(self, name: str) -> DerivedTensor | None:
         reader, stored_name = self.names[name]
-        return reader.derived(stored_name) if isinstance(reader, DerivedReader) else None
+        return reader.find_derived(stored_name) if isinstance(reader, DerivedReader) else None
 
     def decoding(self, name: str) -> Decoding | None:
         """Return how a tensor is decoded, its files open; None for one that is not quantised."""

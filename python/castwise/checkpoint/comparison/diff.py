@@ -18,7 +18,7 @@ from castwise.checkpoint.comparison._pairing import pair_tensors, rename_mapping
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison.results import Diff, TensorDiff, severity
 from castwise.checkpoint.containers import open_checkpoint, source_path
-from castwise.checkpoint.plan import Decide, decided
+from castwise.checkpoint.plan import Decide, plan_by_map
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
 from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.results.report import Progress
@@ -112,8 +112,8 @@ def diff(
         decide: Decide | None = None
         if dtypes is not None:
             if dtypes.is_general:
-                dtypes = CheckpointModel(checkpoints[0]).bound(dtypes)
-            decide = partial(decided, dtypes)
+                dtypes = CheckpointModel(checkpoints[0]).bind(dtypes)
+            decide = partial(plan_by_map, dtypes)
         first_side, second_side, *others = (
             Side.decode(
                 source,

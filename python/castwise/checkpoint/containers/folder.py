@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
@@ -170,7 +170,7 @@ def _open_component(
             suffix = single[0][single[0].rindex(".") :]
             raise CheckpointError(
                 f"{folder} has no *{suffix}.index.json and {len(single)} {suffix[1:]} files "
-                f"({listed(single)}); name one file, leave the others out "
+                f"({join_names(single)}); name one file, leave the others out "
                 f"({exclusion()}), or "
                 "add the index that says which tensors belong together"
             )

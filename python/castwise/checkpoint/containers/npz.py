@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
 from castwise.checkpoint.containers._zip import (
@@ -140,8 +140,8 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         arrays = [name for name, member in members.items() if name != member.filename]
         if not arrays and (others := sorted(members.keys() - {METADATA_MEMBER})):
             raise CheckpointError(
-                f"the zip file holds no arrays ({ARRAY_SUFFIX}), but {listed(others)}; give it the "
-                "suffix of what it is, or save the arrays again with numpy.savez"
+                f"the zip file holds no arrays ({ARRAY_SUFFIX}), but {join_names(others)}; give it "
+                "the suffix of what it is, or save the arrays again with numpy.savez"
             )
         return members
 

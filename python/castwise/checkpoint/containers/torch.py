@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
 from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
 from castwise.checkpoint.containers._torch_values import (
@@ -109,7 +109,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 "%s: taken are the tensors under %r; left out: %s",
                 path,
                 contents.wrapper,
-                listed(contents.dropped),
+                join_names(contents.dropped),
             )
 
     def lost_entries(self) -> list[str]:

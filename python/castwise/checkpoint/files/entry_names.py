@@ -4,11 +4,9 @@ import re
 
 from castwise.checkpoint._errors import CheckpointError
 
+# What stays in its folder on every system: Windows has drives, and drops dots and spaces. No system
+# has halves of surrogate pairs; the others of them are bytes of names that are not UTF-8.
 _PART = r"(?![A-Za-z]:)(?![. ]*(?:/|\Z))[^/\\\0\ud800-\udc7f\udd00-\udfff]+"
-"""What stays in its folder on every system: Windows has drives, and drops dots and spaces.
-
-No system has halves of surrogate pairs; the others of them are bytes of names that are not UTF-8.
-"""
 
 _NAME = re.compile(_PART)
 _PATH = re.compile(f"{_PART}(?:/{_PART})*/?")

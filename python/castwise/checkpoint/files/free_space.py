@@ -18,24 +18,22 @@ class Room:
     `left_out` are the files that are not copied, with their bytes.
     """
 
-    needed: int
+    bytes_needed: int
     free: int | None
     left_out: Sequence[tuple[str, int]]
 
 
-def check_room(destination: Path, needed: int, left_out: Sequence[tuple[str, int]]) -> Room:
-    """Return the room there is, or CheckpointError if the free bytes are fewer than `needed`.
-
-    What is to be replaced counts as well: it stays until the result is complete.
-    """
+def check_room(destination: Path, bytes_needed: int, left_out: Sequence[tuple[str, int]]) -> Room:
+    """Return the room there is; CheckpointError if fewer than `bytes_needed` are free."""
     free = None
     if not is_remote(destination):
         with suppress(OSError):
             usage = shutil.disk_usage(Path(os.path.realpath(destination)).parent)
             free = usage.free if usage.total else None  # 0: a file system that does not know
-    if free is not None and free < needed:
+    # What is to be replaced counts as well: it stays until the result is complete.
+    if free is not None and free < bytes_needed:
         raise CheckpointError(
-            f"{destination} needs {needed:,} bytes, and its file system has only {free:,} free; "
-            "make room, or write to another"
+            f"{destination} needs {bytes_needed:,} bytes, and its file system has only {free:,} "
+            "free; make room, or write to another"
         )
-    return Room(needed, free, left_out)
+    return Room(bytes_needed, free, left_out)

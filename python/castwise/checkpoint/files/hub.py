@@ -22,20 +22,20 @@ from castwise.text.wording import argument
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+# A repository of any kind, and what is in it.
 _CACHED = re.compile(
     rf"(?:(?P<kind>models|datasets|spaces)/)?(?P<name>{_NAME.pattern})"
     r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<rest>.*))?"
 )
-"""A repository of any kind, and what is in it."""
 _OFFLINE = "the Hub is offline for this process (HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE)"
+# What may be a URL, as a `Path` has it: with a slash less.
 _SPELLED = re.compile(r"(?P<scheme>\w+):/*(?P<rest>[^/].*)", re.ASCII)
-"""What may be a URL, as a `Path` has it: with a slash less."""
+# A revision or a file of a repository, of which `hub_path` takes neither.
 _OF_HUB = re.compile(rf"{_NAME.pattern}(?:@[^/]+|/[^/]+\.\w+)")
-"""A revision or a file of a repository, of which `hub_path` takes neither."""
 
 _BRANCH = "main"
+# What every repository of the Hub has, and says which files are large.
 _ATTRIBUTES = ".gitattributes"
-"""What every repository of the Hub has, and says which files are large."""
 
 
 def hub_path(path: Path) -> Path | None:
@@ -73,9 +73,9 @@ def offline_source(path: Path) -> Path:
                 revision=revision and unquote(revision),
                 local_files_only=True,
             )
-            found = Path(folder, *filter(None, (match["rest"] or "").split("/")))
-            if found.exists() and ".." not in found.parts:
-                return found
+            target = Path(folder, *filter(None, (match["rest"] or "").split("/")))
+            if target.exists() and ".." not in target.parts:
+                return target
     name = match["name"] if match is not None else "org/name"
     raise FileNotFoundError(
         errno.ENOENT,
@@ -114,10 +114,10 @@ def _likely_url(path: Path) -> str | None:
 
 def _spelled_url(path: Path) -> str | None:
     """Return the URL that a path spells with too few slashes, or None."""
-    spelled = _SPELLED.fullmatch(path.as_posix())
-    if spelled is None or spelled["scheme"].lower() not in PACKAGES:
+    match = _SPELLED.fullmatch(path.as_posix())
+    if match is None or match["scheme"].lower() not in PACKAGES:
         return None
-    return f"{spelled['scheme'].lower()}://{spelled['rest']}"
+    return f"{match['scheme'].lower()}://{match['rest']}"
 
 
 def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
@@ -126,10 +126,10 @@ def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     FileNotFoundError: It may stand for a URL, and there is no such folder on this machine.
     CheckpointError, TypeError: As for `checked_path`.
     """
-    checked = checked_path(path, argument)
-    if not is_remote(checked) and _spelled_url(checked) and not checked.parent.is_dir():
-        raise absent_file(checked)
-    return checked
+    target = checked_path(path, argument)
+    if not is_remote(target) and _spelled_url(target) and not target.parent.is_dir():
+        raise absent_file(target)
+    return target
 
 
 class HubRepository:

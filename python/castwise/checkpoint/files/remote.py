@@ -39,17 +39,18 @@ _NUMBERS = {
     TimeoutError: errno.ETIMEDOUT,
 }
 
+# Seconds in which a store must answer for the first time: libraries try again for minutes.
 _PATIENCE = 15.0
-"""Seconds in which a store must answer for the first time: libraries try again for minutes."""
 
+# What raises without an answer; `exists` and `isdir` then say no.
 _ANSWERS = frozenset(("cat_file", "info", "ls", "repo_exists", "whoami"))
-"""What raises without an answer; `exists` and `isdir` then say no."""
 
+# What URLs of the Hugging Face Hub begin with.
 HUB = "hf"
-"""What URLs of the Hugging Face Hub begin with."""
 
 _HUB_LIBRARY = "huggingface_hub"
 
+# How to install what URLs need, by what they begin with.
 PACKAGES: Mapping[str, str] = {
     HUB: "pip install 'castwise[hf]'",
     **dict.fromkeys(("s3", "s3a"), "pip install 'castwise[remote]' s3fs"),
@@ -57,15 +58,14 @@ PACKAGES: Mapping[str, str] = {
     **dict.fromkeys(("abfs", "abfss", "adl", "az"), "pip install 'castwise[remote]' adlfs"),
     **dict.fromkeys(("http", "https"), "pip install 'castwise[remote]' aiohttp"),
 }
-"""How to install what URLs need, by what they begin with."""
 _OTHER_PACKAGE = (
     "pip install 'castwise[remote]' and the package of fsspec for that store, s3fs for s3://"
 )
 
+# Errors that the network has no part in.
 _PLAIN = frozenset(
     (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENOSPC)
 )
-"""Errors that the network has no part in."""
 
 
 def remote_path(path: str | os.PathLike[str]) -> Path | None:
@@ -129,8 +129,7 @@ def is_hub(path: object) -> bool:
 class Store:
     """The file system of a store, whose errors all are OSErrors that name the path or the store.
 
-    The methods of a path call it, and each store has a library with errors of its own. A store that
-    has not answered is waited for no longer than `_PATIENCE`.
+    The methods of a path call it, and each store has a library with errors of its own.
     """
 
     def __init__(self, store: object, url: str) -> None:
@@ -144,11 +143,12 @@ class Store:
             return value
 
         @functools.wraps(value)
-        def guarded(*arguments: object, **options: object) -> object:
+        def call(*arguments: object, **options: object) -> object:
             with _errors_of(self._url):
                 if self._has_answered or name.startswith("_"):
                     return value(*arguments, **options)
                 try:
+                    # A store that has not answered is waited for no longer than `_PATIENCE`.
                     result = _answer(lambda: value(*arguments, **options), self._url)
                 except FileNotFoundError:
                     self._has_answered = True
@@ -156,7 +156,7 @@ class Store:
                 self._has_answered |= name in _ANSWERS
                 return result
 
-        return guarded
+        return call
 
 
 def _answer(call: Callable[[], object], url: str) -> object:
@@ -190,8 +190,8 @@ class RemoteSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._store, self._name = _store(path)
-        self._ahead: _Ahead | None = None
-        self._closed = False
+        self._fetches: _Ahead | None = None
+        self._is_closed = False
         # Of the Hub a file is opened for each range, and would read ahead.
         self._options = {"cache_type": "none"} if is_hub(path) else {}
         self.stream = io.BufferedReader(_Stream(self))
@@ -205,9 +205,9 @@ class RemoteSource:
 
     def reopen(self) -> None:
         """Prepare to read it again if it was closed."""
-        if self._closed:
+        if self._is_closed:
             self.check_unchanged()
-            self._closed = False
+            self._is_closed = False
 
     def check_unchanged(self) -> None:
         """Refuse the object if it is not as it was when it was first opened."""
@@ -216,10 +216,10 @@ class RemoteSource:
 
     def close(self) -> None:
         """Begin no more fetches."""
-        self._closed = True
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        self._is_closed = True
+        if self._fetches is not None:
+            self._fetches.close()
+            self._fetches = None
 
     def place(self, begin: int) -> None:
         """Return None: an object has no file that can be read without this one."""
@@ -227,24 +227,24 @@ class RemoteSource:
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
         """Begin to fetch spans, given by begin and end, that will be read in this order."""
-        self._ahead = _Ahead(self, spans)
+        self._fetches = _Ahead(self, spans)
 
     def read(self, begin: int, count: int) -> bytes:
         """Return so many bytes; fewer where the object ends."""
-        if self._ahead is not None and self._ahead.has(begin):
-            return self._ahead.read(count)
+        if self._fetches is not None and self._fetches.has(begin):
+            return self._fetches.read(count)
         return self.fetch(begin, begin + count)
 
     def read_into(self, data: memoryview, begin: int) -> int:
         """Fill `data` from there on; returns how many bytes there were."""
-        done = 0
-        while done < len(data):
-            piece = self.fetch(begin + done, begin + min(done + _FETCH_BYTES, len(data)))
+        count = 0
+        while count < len(data):
+            piece = self.fetch(begin + count, begin + min(count + _FETCH_BYTES, len(data)))
             if not piece:
                 break
-            data[done : done + len(piece)] = piece
-            done += len(piece)
-        return done
+            data[count : count + len(piece)] = piece
+            count += len(piece)
+        return count
 
     def fetch(self, begin: int, end: int) -> bytes:
         """Read a range from the store."""
@@ -353,24 +353,22 @@ def _fetches(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     begin = end = 0
     for start, stop in spans:
         if start != end:
-            yield from _cut(begin, end)
+            yield from _span_of(begin, end)
             begin = start
         end = stop
         while end - begin >= _FETCH_BYTES:
             yield begin, begin + _FETCH_BYTES
             begin += _FETCH_BYTES
-    yield from _cut(begin, end)
+    yield from _span_of(begin, end)
 
 
-def _cut(begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _span_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
     if begin < end:
         yield begin, end
 
 
 def list_store(folder: Path) -> list[Path]:
     """List what is in a folder of a store; its names are checked as the store gives them.
-
-    Without the empty object `name/` that consoles of stores make for a folder.
 
     CheckpointError: A name could lead out of the folder. OSError: The folder cannot be listed.
     """
@@ -379,6 +377,7 @@ def list_store(folder: Path) -> list[Path]:
     paths: list[Path] = []
     for entry in store.listdir(base or "/"):
         path = str(entry["name"]).rstrip("/")
+        # The empty object `name/`, which consoles of stores make for a folder, is no entry.
         if path == base:
             # gcsfs lists `name/` like a folder without a name, which `name//file` makes.
             if entry["type"] == "directory" and any(
@@ -429,19 +428,19 @@ class Upload:
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
         self._file = file
-        self._written = 0
+        self._count = 0
 
     def write(self, data: ReadableBuffer) -> int:
         """Upload these bytes, or keep them until there is a block of them; returns how many."""
         with _errors_of(self._path):
             self._file.write(data)
         count = memoryview(data).nbytes
-        self._written += count
+        self._count += count
         return count
 
     def tell(self) -> int:
         """Return how many bytes were written."""
-        return self._written
+        return self._count
 
     def flush(self) -> None:
         """Do nothing: blocks are uploaded when they are full."""

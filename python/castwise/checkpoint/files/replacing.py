@@ -21,8 +21,8 @@ from castwise.checkpoint.files.remote import is_remote, new_object
 from castwise.checkpoint.files.temporary_names import (
     TemporaryName,
     aside,
+    hold_lock,
     lock,
-    locked,
     remove_leftovers,
     resumable_name,
 )
@@ -91,7 +91,7 @@ def check_absent(destination: Path) -> None:
         )
 
 
-def check_own_start(path: Path, start: bytes, noun: str, given: str | None = None) -> None:
+def check_own_start(path: Path, start: bytes, noun: str, name: str | None = None) -> None:
     """Refuse to replace a file with contents that do not begin as castwise begins such files.
 
     CheckpointError: There is such a file; the message says that it is not `noun`.
@@ -101,7 +101,7 @@ def check_own_start(path: Path, start: bytes, noun: str, given: str | None = Non
     with path.open("rb") as file:
         beginning = file.read(len(start))
     if beginning not in {b"", start}:
-        raise CheckpointError(f"{given or path} is there and is not {noun}; choose another name")
+        raise CheckpointError(f"{name or path} is there and is not {noun}; choose another name")
 
 
 def check_place(destination: Path, *, is_folder: bool = False) -> None:
@@ -150,7 +150,7 @@ def replacing_folder(
                 return same and bool(is_kept and is_kept(temporary))
             return False
         # It may be another run's. Empty it is of no use, and without a lock at most just made.
-        with suppress(OSError), locked(temporary) as free:
+        with suppress(OSError), hold_lock(temporary) as free:
             if free is not None:
                 temporary.rmdir()
         return None
@@ -164,7 +164,7 @@ def replacing_folder(
         else:
             _make_resumable(temporary)
         with suppress(BlockingIOError, FileNotFoundError):
-            descriptor = locks.enter_context(locked(temporary))
+            descriptor = locks.enter_context(hold_lock(temporary))
             status = temporary.lstat()
             # Another folder if a run ended meanwhile and gave that one its name.
             if descriptor is None or os.path.samestat(os.fstat(descriptor), status):
@@ -174,15 +174,13 @@ def replacing_folder(
         yield temporary
         sync_folder(temporary)
         with suppress(OSError):  # the old folder, which may get the temporary name
-            locks.enter_context(locked(path))
+            locks.enter_context(hold_lock(path))
         _put_in_place(temporary, path, may_replace=may_replace)
 
 
 def _make_resumable(temporary: Path) -> None:
-    """Make a folder of a known name, or take the one that is there, if a run of this user made it.
-
-    A link could lead to any other folder, which would be emptied.
-    """
+    """Make a folder of a known name, or take one that is there and of this user."""
+    # A link could lead to any other folder, which would be emptied.
     try:
         temporary.mkdir()
     except FileExistsError:
@@ -264,11 +262,10 @@ def put_folder(temporary: Path, destination: Path, *, may_replace: bool) -> None
 def make_shared_folder(folder: Path, destination: Path, name: str, content: bytes) -> None:
     """Make a folder with a file, for several runs to write into, unless it is there.
 
-    Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
-    renamed to that of another one with contents. Nobody sees it without the file.
-
     CheckpointError: What is there is not a folder of this user.
     """
+    # Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
+    # renamed to that of another one with contents. Nobody sees it without the file.
     if not os.path.lexists(folder):
         try:
             _make_with_file(folder, Path(os.path.realpath(destination)), name, content)
@@ -280,7 +277,7 @@ def make_shared_folder(folder: Path, destination: Path, name: str, content: byte
 def _make_with_file(folder: Path, path: Path, name: str, content: bytes) -> None:
     with TemporaryName(path) as temporary:
         temporary.mkdir()
-        with locked(temporary), new_file(temporary / name) as file:
+        with hold_lock(temporary), new_file(temporary / name) as file:
             file.write(content)
         sync_folder(temporary)
         try:
@@ -346,8 +343,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     OSError: There is a file of that name, or it cannot be written.
     """
     if is_remote(path):
-        with new_object(path) as uploaded:
-            yield uploaded
+        with new_object(path) as file:
+            yield file
         return
     with path.open("xb") as file:
         yield file
@@ -360,23 +357,23 @@ def sync_file(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def exchange(left: Path, right: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Give two existing paths each other's contents; False, and nothing done, if that cannot be."""
     try:
         library = ctypes.CDLL(None)
     except (OSError, TypeError):  # TypeError: Windows
         return False
-    left_bytes, right_bytes = os.fsencode(left), os.fsencode(right)
+    first_bytes, second_bytes = os.fsencode(first), os.fsencode(second)
     if hasattr(library, "renameat2"):
-        done = library.renameat2(
+        status = library.renameat2(
             _CURRENT_FOLDER,
-            left_bytes,
+            first_bytes,
             _CURRENT_FOLDER,
-            right_bytes,
+            second_bytes,
             ctypes.c_uint(_RENAME_EXCHANGE),
         )
     elif hasattr(library, "renamex_np"):
-        done = library.renamex_np(left_bytes, right_bytes, ctypes.c_uint(_RENAME_SWAP))
+        status = library.renamex_np(first_bytes, second_bytes, ctypes.c_uint(_RENAME_SWAP))
     else:
         return False
-    return bool(done == 0)
+    return bool(status == 0)

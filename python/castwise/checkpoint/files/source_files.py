@@ -76,22 +76,20 @@ class SourceFile:
             return self.stream.read(count)
 
     def read_into(self, data: memoryview, begin: int) -> int:
-        """Fill `data` from there on; returns how many bytes there were.
-
-        Threads do that at the same time where the system lets them.
-        """
+        """Fill `data` from there on; returns how many bytes there were."""
+        # Threads do that at the same time where the system lets them.
         if not hasattr(os, "preadv"):  # Windows
             with self._lock:
                 self.stream.seek(begin)
                 return self.stream.readinto(data)
-        done = 0
-        while done < len(data):
-            part = data[done : done + _MOST_READ]
-            count = os.preadv(self.stream.fileno(), [part], begin + done)
+        total = 0
+        while total < len(data):
+            part = data[total : total + _MOST_READ]
+            count = os.preadv(self.stream.fileno(), [part], begin + total)
             if not count:
                 break
-            done += count
-        return done
+            total += count
+        return total
 
     def _state(self) -> tuple[int, int, int, int]:
         """Return which file it is, with its size and the time of its last change."""

@@ -37,10 +37,7 @@ _SIGNALS = [
 class TemporaryName:
     """A new name in the folder of `path`; what stands under it at the end of the block is removed.
 
-    In the main thread signals remove it too, in their handler, which this object is: Python calls
-    handlers between any two bytecodes, so also before a `try` or `with` is entered and after it is
-    left. Blocking signals would not help: other threads of the process would receive them, and
-    numpy has some.
+    In the main thread signals remove it too, in their handler, which this object is.
     """
 
     def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
@@ -54,17 +51,20 @@ class TemporaryName:
         if is_kept is not None:
             self._temporary = resumable_name(path)
         self._owner = os.getpid()
-        self._before: dict[int, Any] = {}  # handlers
+        self._handlers: dict[int, Any] = {}  # handlers
         self._removing = False
-        self._delayed: list[int] = []  # signals that came while removing
+        self._signals: list[int] = []  # signals that came while removing
 
     def __enter__(self) -> Path:
+        # Python calls handlers between any two bytecodes, so also before a `try` or `with` is
+        # entered and after it is left. Blocking signals would not help: other threads of the
+        # process would receive them, and numpy has some.
         try:
             with suppress(ValueError):  # not the main thread, which alone handles signals
                 for number in _SIGNALS:
-                    before = signal.getsignal(number)
-                    if callable(before) or (before == signal.SIG_DFL and _default_ends(number)):
-                        self._before[number] = before
+                    handler = signal.getsignal(number)
+                    if callable(handler) or (handler == signal.SIG_DFL and _default_ends(number)):
+                        self._handlers[number] = handler
                         signal.signal(number, self)
         except BaseException:
             self._end()
@@ -77,16 +77,16 @@ class TemporaryName:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal as before, but remove the temporary before that ends anything."""
         if self._removing:
-            self._delayed.append(number)
+            self._signals.append(number)
             return
-        before = self._before[number]
+        handler = self._handlers[number]
         try:
             if self._ends_process(number):
                 self._end()
-            if callable(before):
-                before(number, frame)
+            if callable(handler):
+                handler(number, frame)
             else:
-                signal.signal(number, before)
+                signal.signal(number, handler)
                 os.kill(os.getpid(), number)
         except BaseException:
             self._end()
@@ -94,18 +94,18 @@ class TemporaryName:
 
     def _ends_process(self, number: int) -> bool:
         """Return True if the handler before this one, and before all nested blocks, is none."""
-        before = self._before[number]
-        if isinstance(before, TemporaryName):
-            return before._ends_process(number)
-        return not callable(before)
+        handler = self._handlers[number]
+        if isinstance(handler, TemporaryName):
+            return handler._ends_process(number)
+        return not callable(handler)
 
     def _end(self) -> None:
         self._removing = True
         try:
-            kept = False if self._is_kept is None else self._is_kept(self._temporary)
-            if os.getpid() == self._owner and kept is not None:  # not a forked child
+            is_kept = False if self._is_kept is None else self._is_kept(self._temporary)
+            if os.getpid() == self._owner and is_kept is not None:  # not a forked child
                 _put_back(self._temporary, self._path)
-                if not kept:
+                if not is_kept:
                     _remove_with_journal(self._temporary)
         finally:
             self._removing = False
@@ -113,34 +113,28 @@ class TemporaryName:
                 self._restore()
             finally:
                 self._restore()  # if a signal whose handler was back stopped the first
-                while self._delayed:
-                    signal.raise_signal(self._delayed.pop())
+                while self._signals:
+                    signal.raise_signal(self._signals.pop())
 
     def _restore(self) -> None:
-        """Put the handlers back, unless the block has set others.
-
-        Where a second signal prevents that, this handler goes on to call the one before it.
-        """
-        for number, before in self._before.items():
+        """Put the handlers back, unless the block has set others."""
+        # Where a second signal prevents that, this handler goes on to call the one before it.
+        for number, handler in self._handlers.items():
             if signal.getsignal(number) is self:
-                signal.signal(number, before)
+                signal.signal(number, handler)
 
 
 class _SignalDelay:
-    """Handles the signals that come in its block only at the end of that.
-
-    `shutil.rmtree` closes a descriptor twice where a handler raises between the first time and the
-    note of it: OSError takes the place of what was raised, or a file of another thread is closed.
-    """
+    """Handles the signals that come in its block only at the end of that."""
 
     def __enter__(self) -> None:
-        self._before: dict[int, Any] = {}  # handlers, which may raise
-        self._delayed: list[int] = []
+        self._handlers: dict[int, Any] = {}  # handlers, which may raise
+        self._signals: list[int] = []
         try:
             with suppress(ValueError):  # not the main thread, which alone handles signals
                 for number in _SIGNALS:
-                    if callable(before := signal.getsignal(number)):
-                        self._before[number] = before
+                    if callable(handler := signal.getsignal(number)):
+                        self._handlers[number] = handler
                         signal.signal(number, self)
         except BaseException:
             self._restore()
@@ -151,20 +145,23 @@ class _SignalDelay:
             self._restore()
         finally:
             self._restore()  # if a signal whose handler was back stopped the first
-            while self._delayed:
-                signal.raise_signal(self._delayed.pop())
+            while self._signals:
+                signal.raise_signal(self._signals.pop())
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        self._delayed.append(number)
+        self._signals.append(number)
 
     def _restore(self) -> None:
-        for number, before in self._before.items():
+        for number, handler in self._handlers.items():
             if signal.getsignal(number) is self:
-                signal.signal(number, before)
+                signal.signal(number, handler)
 
 
 def remove_folder(path: Path) -> None:
     """Remove a folder and all in it, as far as that can be; signals wait for the end."""
+    # `shutil.rmtree` closes a descriptor twice where a handler raises between the first time and
+    # the note of it: OSError takes the place of what was raised, or a file of another thread is
+    # closed.
     with _SignalDelay():
         shutil.rmtree(path, ignore_errors=True)
 
@@ -209,7 +206,7 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
             if leftover.is_symlink():  # not of our making, and without a lock of its own
                 _remove(leftover)
                 continue
-            with suppress(OSError), locked(leftover) as dead:
+            with suppress(OSError), hold_lock(leftover) as dead:
                 if dead is not None or (leftover == resumable and _remove_journal(resumable)):
                     _remove_with_journal(leftover)
     if not os.path.lexists(resumable):  # a run was killed after it had named its folder
@@ -217,7 +214,7 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False) -> Iterator[int | None]:
+def hold_lock(path: Path, *, is_shared: bool = False) -> Iterator[int | None]:
     """Hold the lock of a file or folder, and yield its descriptor; None if there are no locks.
 
     Others may hold a shared one too, if theirs is shared.
@@ -234,12 +231,12 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[int | None]:
     except OSError:
         descriptor = os.open(path, os.O_RDONLY | flags)
     try:
-        yield descriptor if lock(descriptor, shared=shared) else None
+        yield descriptor if lock(descriptor, is_shared=is_shared) else None
     finally:
         os.close(descriptor)
 
 
-def lock(descriptor: int, *, shared: bool = False) -> bool:
+def lock(descriptor: int, *, is_shared: bool = False) -> bool:
     """Lock an open file or folder until it is closed; False if the system has no locks for it.
 
     BlockingIOError: Another run has the lock.
@@ -247,7 +244,7 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
     if sys.platform == "win32":
         return False
     try:
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
@@ -289,10 +286,8 @@ def _prefix(path: Path) -> str:
 
 
 def _remove_journal(resumable: Path) -> bool:
-    """Remove the journal of a folder where nothing can be locked; False if a run goes on with it.
-
-    Windows removes no open file, and a run has its journal open to its end.
-    """
+    """Remove the journal where nothing can be locked; False if a run goes on with its folder."""
+    # Windows removes no open file, and a run has its journal open to its end.
     if sys.platform != "win32":
         return False
     _remove(journal_name(resumable))

@@ -12,7 +12,7 @@ from castwise.text.wording import argument, given
 
 def statements(
     encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
+    plain_modules: Sequence[str],
     *,
     inputs: bool = False,
     embeddings: frozenset[str] = frozenset(),
@@ -35,4 +35,4 @@ def statements(
         )
     write = find_recipe(recipe).writing.write
     assert write is not None, "by `written`"  # noqa: S101
-    return write(EncodedModules(encodings, kept, inputs, embeddings))
+    return write(EncodedModules(encodings, plain_modules, inputs, embeddings))

@@ -75,14 +75,14 @@ def component_model(
 
 def check_shapes(
     model: Model,  # what the tensors are
-    left: Collection[str],  # the names of those that a user leaves as they are
+    names_left: Collection[str],  # the names of those that a user leaves as they are
     architecture: Architecture | None,  # the one that a user gives; None if the table has it
 ) -> None:
     """Refuse a model with tensors of shapes that their rows of the table do not allow.
 
     CheckpointError: there is one.
     """
-    text = next(model.contradictions(left), None)
+    text = next(model.contradictions(names_left), None)
     if text is None:
         return
     remedy = f"correct {argument('architecture')}"
@@ -114,7 +114,7 @@ def check_rows(names: Collection[str], architecture: Architecture | None) -> Non
             )
 
 
-def _asked(
+def _ask_model(
     method: Callable[Concatenate[Model, str, Arguments], Answer],
     name_answer: Callable[[str, Answer], Answer] = lambda _, answer: answer,
 ) -> Callable[Concatenate[CheckpointModel, str, Arguments], Answer]:
@@ -133,7 +133,7 @@ def _asked(
     return ask
 
 
-def _prefixed(prefix: str, name: str | None) -> str | None:
+def _add_prefix(prefix: str, name: str | None) -> str | None:
     return None if name is None else prefix + name
 
 
@@ -167,29 +167,31 @@ class CheckpointModel:
         """Refuse a row of a user's architecture that is that of no tensor: see `check_rows`."""
         check_rows([name for model in self._models.values() for name in model.names], architecture)
 
-    def bound(self, dtypes: DtypeMap) -> DtypeMap:
+    def bind(self, dtypes: DtypeMap) -> DtypeMap:
         """Return a map that comes with castwise with what these models keep."""
         return replace(dtypes, keeps=self._keeps)
 
-    def kept(self, plans: Mapping[str, Sequence[Planned]], dtypes: DtypeMap) -> list[KeptTensors]:
+    def count_kept(
+        self, plans: Mapping[str, Sequence[Planned]], dtypes: DtypeMap
+    ) -> list[KeptTensors]:
         """Count what a map that comes with castwise keeps, given the plans of shards."""
-        nbytes = sum(planned.info.nbytes for shard in plans.values() for planned in shard)
+        nbytes = sum(tensor.info.nbytes for shard in plans.values() for tensor in shard)
         return kept_tensors(
             (
-                (planned.info, model.role(planned.info.name), f"{dtypes.origin} keeps them")
+                (tensor.info, model.role(tensor.info.name), f"{dtypes.origin} keeps them")
                 for prefix, model in self._models.items()
                 for shard in self._shards[prefix]
-                for planned in plans[shard]
-                if planned.target is None and planned.info.kind == "float"
+                for tensor in plans[shard]
+                if tensor.target is None and tensor.info.kind == "float"
             ),
             nbytes,
         )
 
-    role = _asked(Model.role)
-    is_in_out = _asked(Model.is_in_out)
-    is_kept = _asked(Model.is_kept)
-    is_head = _asked(Model.is_head)
-    reason = _asked(Model.reason)
-    partners = _asked(Model.partners, _each)
-    layer_of_expert = _asked(Model.layer_of_expert, _prefixed)
-    _keeps = _asked(Model.keeps)
+    role = _ask_model(Model.role)
+    is_in_out = _ask_model(Model.is_in_out)
+    is_kept = _ask_model(Model.is_kept)
+    is_head = _ask_model(Model.is_head)
+    reason = _ask_model(Model.reason)
+    partners = _ask_model(Model.partners, _each)
+    layer_of_expert = _ask_model(Model.layer_of_expert, _add_prefix)
+    _keeps = _ask_model(Model.keeps)

@@ -14,7 +14,7 @@ from typing import Any
 from castwise._core import PolicyMap
 from castwise._options import Arithmetic
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
@@ -48,8 +48,9 @@ class SourceComponent:
 
     `prefix`: the folder of the component in the checkpoint, with a slash at its end.
     `tensors`, `configs`: what it holds, and the parsed configurations by name.
-    `CheckpointError`, `or contradicts itself;`: .
-    `or the index leaves tensors out.`: .
+
+    CheckpointError: its statements cannot be read, or contradict each other; or the index leaves
+    tensors out.
     """
 
     def __init__(  # noqa: PLR0917
@@ -78,7 +79,7 @@ class SourceComponent:
                 raise self.refusal(reason)
 
     @cached_property
-    def stored(self) -> StoredTensors:
+    def stored_tensors(self) -> StoredTensors:
         """The tensors of all shards; CheckpointError if two have the same name."""
         return StoredTensors(self.component.shards)
 
@@ -109,8 +110,8 @@ class SourceComponent:
     def check_method(self, quantization: Quantization) -> None:
         """Refuse a method that castwise does not know."""
         if quantization.unknown is not None:
-            stated = ", ".join(quantization.stated)
-            raise self.refusal(UNKNOWN.format(quantization.unknown, stated))
+            origins = ", ".join(quantization.stated)
+            raise self.refusal(UNKNOWN.format(quantization.unknown, origins))
 
     def check_decodable(self, statement: Statement) -> None:
         """Refuse a statement of weights that castwise cannot decode."""
@@ -131,24 +132,24 @@ class SourceComponent:
         self, weight: QuantizedWeight, arithmetic: Arithmetic, axis: int | None = None
     ) -> Decoding:
         """Plan how a weight is read; refuse one that castwise cannot decode."""
-        section, stored = self.section(weight), self.stored
+        section, tensors = self.section(weight), self.stored_tensors
         try:
-            return decoding(weight, stored, stored.read, section, arithmetic, axis=axis)
+            return decoding(weight, tensors, tensors.read, section, arithmetic, axis=axis)
         except Undecodable as error:
             raise self.refusal(f"{weight.payload!r}: {error}") from error
 
     def check_names(
         self,
-        derived: Mapping[str, Sequence[DerivedTensor]],
+        new_tensors: Mapping[str, Sequence[DerivedTensor]],
         left_out: Collection[str],
-        renamed: Mapping[str, str],
+        new_names: Mapping[str, str],
     ) -> None:
         """Refuse two tensors of the same name."""
-        gone = {*derived, *left_out, *renamed}
+        gone = {*new_tensors, *left_out, *new_names}
         names: set[str] = set()
-        for home, tensors in derived.items():
+        for home, tensors in new_tensors.items():
             for name in (tensor.info.name for tensor in tensors):
-                if (name in self.stored and name not in gone) or name in names:
+                if (name in self.stored_tensors and name not in gone) or name in names:
                     raise self.refusal(f"{home!r} is to become {name!r}, which is there too")
                 names.add(name)
 
@@ -163,11 +164,11 @@ class Derived:
     # Stored tensors without a place, each with what it is; "" for those that others are made of
     left_out: Mapping[str, str] = field(default_factory=dict)
     # Tensors that stay as they are under another name
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    new_names: Mapping[str, str] = field(default_factory=dict)
     # Other tensors whose format follows that of weights, by their names as they will be
     followers: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1  # how many threads may derive tensors
-    consumed: Sequence[str] = ()  # paths of files that hold for what it was
+    consumed_paths: Sequence[str] = ()  # paths of files that hold for what it was
     # What states how its tensors are stored; None if that needs nothing new
     statements: Statements | None = None
     schemes: Collection[str] = ()  # those of its weights as they are to be stored
@@ -194,37 +195,45 @@ class Derived:
             return self.config(path, label)
         return QuantizedConfig(path, label, self.statements)
 
-    def new_config(self, stated: Statements) -> dict[str, Any]:
+    def new_config(self, statements: Statements) -> dict[str, Any]:
         """Return the parsed `config.json` that states how the tensors are stored."""
         config = self.source.configs.get(CONFIG)
         config = config if isinstance(config, dict) else {}
-        if stated.edit is not None:
-            edited: dict[str, Any] = json.loads(stated.edit(json.dumps(config)))
-            return edited
+        if statements.edit is not None:
+            section: dict[str, Any] = json.loads(statements.edit(json.dumps(config)))
+            return section
         plain = {key: value for key, value in config.items() if key not in SECTIONS}
-        return {**plain, **stated.sections}
+        return {**plain, **statements.sections}
 
     def component(self, *, is_file: bool) -> Component:
         """Return the component with readers that derive its tensors.
 
         `is_file` says that it becomes one file, which states in its metadata how they are stored.
         """
-        stated = self.statements.metadata if is_file and self.statements is not None else None
+        file_metadata = (
+            self.statements.metadata if is_file and self.statements is not None else None
+        )
         shards: dict[str, Reader] = {}
         for path, reader in self.source.component.shards.items():
-            derived = {name: self.tensors[name] for name in reader.tensors if name in self.tensors}
-            renamed = {name: self.renamed[name] for name in reader.tensors if name in self.renamed}
-            metadata = {**self.metadata(reader), **(stated or {})}
-            stays = not (derived or renamed) and self.left_out.keys().isdisjoint(reader.tensors)
+            shard_tensors = {
+                name: self.tensors[name] for name in reader.tensors if name in self.tensors
+            }
+            shard_names = {
+                name: self.new_names[name] for name in reader.tensors if name in self.new_names
+            }
+            metadata = {**self.metadata(reader), **(file_metadata or {})}
+            stays = not (shard_tensors or shard_names) and self.left_out.keys().isdisjoint(
+                reader.tensors
+            )
             if stays and metadata == reader.metadata:
                 shards[path] = reader
                 continue
             plan = ShardPlan(
                 derivation=self.source.derivation,
-                stored=self.source.stored,
-                derived=derived,
+                stored_tensors=self.source.stored_tensors,
+                new_tensors=shard_tensors,
                 left_out=self.left_out,
-                renamed=renamed,
+                new_names=shard_names,
                 metadata=metadata,
                 threads=self.threads,
             )
@@ -235,7 +244,7 @@ class Derived:
         becomes |= {
             name: [tensor.info.name for tensor in tensors] for name, tensors in self.tensors.items()
         }
-        becomes |= {name: [new_name] for name, new_name in self.renamed.items()}
+        becomes |= {name: [new_name] for name, new_name in self.new_names.items()}
         return with_tensors(self.source.component, shards, becomes)
 
     def warn(self) -> None:
@@ -245,7 +254,7 @@ class Derived:
             names = [name for name, kind in self.left_out.items() if kind == description]
             texts.append(
                 f"left out, as an unquantised model has none: {description}, {len(names)}: "
-                f"{listed(names)}"
+                f"{join_names(names)}"
             )
         for text in (*texts, *self.warnings):
             _LOGGER.warning("%s: %s", self.source.path, text)

@@ -23,15 +23,12 @@ from castwise.checkpoint.results.report import KeptTensors
 from castwise.quantization.producers.written import Statements
 
 _LOGGER = logging.getLogger(__name__)
+# The consumer that warnings are about where nobody says who loads the result.
 _TRANSFORMERS = "transformers"
-"""The consumer that warnings are about where nobody says who loads the result."""
 
 
 class DerivedCheckpoint:
-    """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
-
-    `CheckpointError`: .
-    """
+    """A checkpoint with tensors that are decoded, encoded or transcoded as they are read."""
 
     def __init__(
         self,
@@ -45,27 +42,28 @@ class DerivedCheckpoint:
         model: ModelFiles
         | None = None,  # what a folder of a file of a whole model has beside its tensors
         # Patterns of a map that matched nothing, each with the nearest name.
-        unused: Mapping[str, str | None] | None = None,
+        unused_patterns: Mapping[str, str | None] | None = None,
         consumer: str | None = None,  # who is to load the result; None if nobody says it
-        kept: Sequence[KeptTensors] = (),  # what stays as it is of a model that is quantised
+        # What stays as it is of a model that is quantised
+        kept_tensors: Sequence[KeptTensors] = (),
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
-        consumed = {path for plan in plans for path in plan.consumed}
+        consumed_paths = {path for plan in plans for path in plan.consumed_paths}
         # A shard without any tensor is not written.
-        consumed.update(*({*plan.source.component.shards} for plan in plans))
-        consumed.difference_update(*(component.shards for component in components))
+        consumed_paths.update(*({*plan.source.component.shards} for plan in plans))
+        consumed_paths.difference_update(*(component.shards for component in components))
         # The readers that derive.
-        self.source = replace(source, components=components, consumed=frozenset(consumed))
+        self.source = replace(source, components=components, consumed=frozenset(consumed_paths))
         self.source.check_names()
         self.plans = plans
-        self.unused = unused or {}
-        self.kept = kept
+        self.unused_patterns = unused_patterns or {}
+        self.kept_tensors = kept_tensors
         self._dtypes = dtypes
         is_for_others = consumer not in {None, _TRANSFORMERS}
         self._recipe = None if is_file or is_for_others else recipe
         self._target, self._is_file, self._consumer = recipe, is_file, consumer
         self._model = model or ModelFiles()
-        self._derived = {
+        self._new_tensors = {
             plan.prefix + tensor.info.name: tensor
             for plan in plans
             for tensors in plan.tensors.values()
@@ -78,9 +76,9 @@ class DerivedCheckpoint:
     def decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
         """Plan what becomes of tensors: what is derived, what follows that, and all others."""
 
-        def planned(info: TensorInfo) -> Planned:
+        def plan_tensor(info: TensorInfo) -> Planned:
             name = prefix + info.name
-            if (tensor := self._derived.get(name)) is not None:
+            if (tensor := self._new_tensors.get(name)) is not None:
                 return Planned(
                     info, tensor.format, None, DTYPE, is_derived=True, label=tensor.scheme
                 )
@@ -88,7 +86,7 @@ class DerivedCheckpoint:
                 return Planned(info, dtype, None, DTYPE)
             return plan_casts([info], self._dtypes, prefix)[0]
 
-        return [planned(info) for info in tensors]
+        return [plan_tensor(info) for info in tensors]
 
     def config(self, path: Path, label: str) -> Config:
         """Read a `config.json` that follows the tensors; `label` is its path in the checkpoint."""
@@ -96,7 +94,7 @@ class DerivedCheckpoint:
         plans = (plan for plan in self.plans if plan.source.component.has_config)
         return next(plan for plan in plans if plan.prefix == prefix).read_config(path, label)
 
-    def added(self) -> dict[str, str]:
+    def files_to_add(self) -> dict[str, str]:
         """Return the files to add to a folder, by path."""
         files: dict[str, str] = {}
         sections: Mapping[str, object] = {}
@@ -122,10 +120,9 @@ class DerivedCheckpoint:
             tensors = [
                 info for shard in component.shards.values() for info in shard.tensors.values()
             ]
-            decided = self.decide(tensors, component.prefix)
+            plans = self.decide(tensors, component.prefix)
             infos = [
-                planned.info._replace(format=planned.target or planned.info.format)
-                for planned in decided
+                tensor.info._replace(format=tensor.target or tensor.info.format) for tensor in plans
             ]
             path = self.source.path_of(component)
             if model is not None:
@@ -147,22 +144,22 @@ class DerivedCheckpoint:
         for plan in self.plans:
             plan.warn()
         self._model.warn()
-        stated = {prefix for prefix, statements in self._statements() if statements.sections}
+        prefixes = {prefix for prefix, statements in self._statements() if statements.sections}
         for component in self.source.components:
-            if component.prefix not in stated:
+            if component.prefix not in prefixes:
                 continue
             tensors = [
                 info for shard in component.shards.values() for info in shard.tensors.values()
             ]
-            decided = self.decide(tensors, component.prefix)
-            schemes = {planned.label for planned in decided if planned.label}
+            plans = self.decide(tensors, component.prefix)
+            schemes = {tensor.label for tensor in plans if tensor.label}
             formats = Counter(
-                planned.target or planned.info.format
-                for planned in decided
-                if not planned.is_derived and planned.info.kind == "float"
+                tensor.target or tensor.info.format
+                for tensor in plans
+                if not tensor.is_derived and tensor.info.kind == "float"
             )
-            kept = formats.most_common(1)[0][0] if formats else None
-            if (warning := loading_warning(self._recipe, schemes, kept)) is not None:
+            plain_format = formats.most_common(1)[0][0] if formats else None
+            if (warning := loading_warning(self._recipe, schemes, plain_format)) is not None:
                 _LOGGER.warning("%s: %s", self.source.path_of(component), warning)
 
     def _statements(self) -> Iterator[tuple[str, Statements]]:

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+# Elements of slabs that one thread makes before another one is told: that takes longer.
 _FEW = 1 << 14
-"""Elements of slabs that one thread makes before another one is told: that takes longer."""
 
+# Rows of several tensors, by their names.
 Arrays = Mapping[str, NDArray[Any]]
-"""Rows of several tensors, by their names."""
 
 
 class WeightSlab(NamedTuple):
@@ -68,12 +68,14 @@ class WeightJob:
     ) -> WeightJob:
         """Make one tensor of slabs, each with the number of its elements; nothing is measured."""
 
-        def made(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
+        def make_arrays(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
             return {name: make()}, None
 
         return cls(
             name,
-            lambda *_: (WeightSlab({name: count}, partial(made, make)) for count, make in slabs()),
+            lambda *_: (
+                WeightSlab({name: count}, partial(make_arrays, make)) for count, make in slabs()
+            ),
         )
 
 
@@ -91,16 +93,16 @@ class DerivedTensor:
     decoding: Decoding | None = None  # how its values are decoded; None for other tensors
 
 
-def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
-    """Describe a derived tensor, whose format as stored is None; `stored` is what it is made of."""
-    return TensorInfo(name, None, "float", stored, shape, nbytes)
+def derived_info(name: str, source_format: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
+    """Describe a derived tensor, without a format as stored; `source_format` is of its source."""
+    return TensorInfo(name, None, "float", source_format, shape, nbytes)
 
 
+# How tensors are derived of those that are stored.
 Derivation = Literal["decode", "encode", "transcode"]
-"""How tensors are derived of those that are stored."""
 
-PlanAgain = Callable[[], Mapping[Path, "DerivedReader"]]
-"""Plans the readers of a run again, in another process; equal only to that of the same run."""
+# Plans the readers of a run again, in another process; equal only to that of the same run.
+Replan = Callable[[], Mapping[Path, "DerivedReader"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +110,12 @@ class ShardPlan:
     """What becomes of one shard."""
 
     derivation: Derivation  # how its tensors are derived
-    stored: StoredTensors  # the tensors of all shards
+    stored_tensors: StoredTensors  # the tensors of all shards
     # What tensors of this shard become, by their names: a payload that is decoded one weight, a
     # weight that is encoded several parts
-    derived: Mapping[str, Sequence[DerivedTensor]]
+    new_tensors: Mapping[str, Sequence[DerivedTensor]]
     left_out: Collection[str]  # tensors that have no place in the new shard
-    renamed: Mapping[str, str]  # tensors that stay as they are under another name
+    new_names: Mapping[str, str]  # tensors that stay as they are under another name
     metadata: dict[str, str]  # the metadata of the new shard
     threads: int  # how many threads may read and derive
 
@@ -135,29 +137,31 @@ class DerivedReader:
         self.other_entries = reader.other_entries
         self.tensors: dict[str, TensorInfo] = {}
         self._reader = reader
-        self._derived = {
-            tensor.info.name: tensor for group in plan.derived.values() for tensor in group
+        self._new_tensors = {
+            tensor.info.name: tensor for group in plan.new_tensors.values() for tensor in group
         }
-        self._stored = plan.stored
+        self._stored_tensors = plan.stored_tensors
         self._threads = plan.threads
         for name, info in reader.tensors.items():
-            if name in plan.derived:
-                self.tensors |= {tensor.info.name: tensor.info for tensor in plan.derived[name]}
+            if name in plan.new_tensors:
+                self.tensors |= {tensor.info.name: tensor.info for tensor in plan.new_tensors[name]}
             elif name not in plan.left_out:
-                new_name = plan.renamed.get(name, name)
+                new_name = plan.new_names.get(name, name)
                 self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
-        self._stored_names = {new_name: name for name, new_name in plan.renamed.items()}
+        self._stored_names = {new_name: name for name, new_name in plan.new_names.items()}
         self._jobs: dict[WeightJob, list[str]] = {}
-        for name, tensor in self._derived.items():
+        for name, tensor in self._new_tensors.items():
             self._jobs.setdefault(tensor.job, []).append(name)
-        lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
+        lists = {id(tensor.sources): tensor.sources for tensor in self._new_tensors.values()}
         parts = {part for names in lists.values() for part in names}  # many may share one
-        other_readers = [other for other in self._stored.readers(parts) if other is not reader]
+        other_readers = [
+            other for other in self._stored_tensors.readers(parts) if other is not reader
+        ]
         self._files: Sequence[Reader] = [reader, *other_readers]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
         # What plans it in another process; None if nobody asks for that.
-        self.again: PlanAgain | None = None
+        self.replan: Replan | None = None
 
     @property
     def state(self) -> list[int]:
@@ -173,13 +177,13 @@ class DerivedReader:
         """List what would be lost if a file of its tensors took its place."""
         return self._reader.lost_entries()
 
-    def derived(self, name: str) -> DerivedTensor | None:
+    def find_derived(self, name: str) -> DerivedTensor | None:
         """Return the tensor of this name if it is derived."""
-        return self._derived.get(name)
+        return self._new_tensors.get(name)
 
     def job(self, name: str) -> tuple[str, Sequence[str]]:
         """Return the payload of the job that makes a tensor, and all that it makes here."""
-        job = self._derived[name].job
+        job = self._new_tensors[name].job
         return job.payload, self._jobs[job]
 
     def stored_name(self, name: str) -> str:
@@ -188,7 +192,7 @@ class DerivedReader:
 
     def elements(self, name: str) -> Elements | None:
         """Return the format and order in which a tensor is read."""
-        tensor = self._derived.get(name)
+        tensor = self._new_tensors.get(name)
         return Elements(tensor.format) if tensor else self._reader.elements(self.stored_name(name))
 
     def stated(self) -> Any:  # noqa: ANN401  (of JSON)
@@ -197,21 +201,23 @@ class DerivedReader:
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Return where the items of a tensor stand; None if they are in C order, without gaps."""
-        is_made = name in self._derived
+        is_made = name in self._new_tensors
         return None if is_made else self._reader.arrangement(self.stored_name(name))
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
-        is_made = name in self._derived
+        is_made = name in self._new_tensors
         return None if is_made else self._reader.place(self.stored_name(name))
 
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read by pieces, in this order."""
-        self._reader.expect(self.stored_name(name) for name in names if name not in self._derived)
+        self._reader.expect(
+            self.stored_name(name) for name in names if name not in self._new_tensors
+        )
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes; those of a derived one come in slabs."""
-        tensor = self._derived.get(name)
+        tensor = self._new_tensors.get(name)
         if tensor is None:
             yield from self._reader.pieces(self.stored_name(name), nbytes)
             return
@@ -220,40 +226,37 @@ class DerivedReader:
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
-        tensor = self._derived.get(name)
+        tensor = self._new_tensors.get(name)
         if tensor is None:
             return self._reader.read(self.stored_name(name))
         whole = np.empty(math.prod(tensor.info.shape), numpy_dtype(tensor.format))
-        done = 0
+        offset = 0
         for array in self.slabs(name):
-            whole[done : done + array.size] = array.reshape(-1)
-            done += array.size
+            whole[offset : offset + array.size] = array.reshape(-1)
+            offset += array.size
         return whole.reshape(tensor.info.shape)
 
     def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
         """Derive the slabs of a tensor in C order, in the format `to` if it is not its own."""
-        return (arrays[name] for arrays, _ in self.made([name], to) if name in arrays)
+        return (arrays[name] for arrays, _ in self.make_tensors([name], to) if name in arrays)
 
-    def made(
+    def make_tensors(
         self, names: Sequence[str], to: str | None = None
     ) -> Iterator[tuple[Arrays, Report | None]]:
         """Make tensors of one job, slab by slab, as many at a time as there are threads."""
-        slabs = self._derived[names[0]].job.slabs(names, to)
-        return self._carried_out(slab.make for slab in slabs)
+        slabs = self._new_tensors[names[0]].job.slabs(names, to)
+        return self._run_tasks(slab.make for slab in slabs)
 
     def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
-        """Make tensors of one job, each at its place in a file; returns what that lost.
-
-        Each thread writes the slabs that it makes.
-        """
+        """Make tensors of one job, each at its place in a file; returns what that lost."""
         file.flush()  # what stands before
         target, places = OpenFile(handle(file)), dict(places)
-        sizes = {name: numpy_dtype(self._derived[name].format).itemsize for name in places}
+        sizes = {name: numpy_dtype(self._new_tensors[name].format).itemsize for name in places}
 
         def tasks() -> Iterator[Callable[[], Report | None]]:
             slabs: list[tuple[WeightSlab, dict[str, int]]] = []
             count = 0
-            for slab in self._derived[next(iter(places))].job.slabs(places, None):
+            for slab in self._new_tensors[next(iter(places))].job.slabs(places, None):
                 slabs.append((slab, {name: places[name] for name in slab.counts}))
                 for name in slab.counts:
                     places[name] += slab.counts[name] * sizes[name]
@@ -265,12 +268,13 @@ class DerivedReader:
                 yield partial(_write, slabs, target)
 
         whole: Report | None = None
-        for report in self._carried_out(tasks()):
+        # Each thread writes the slabs that it makes.
+        for report in self._run_tasks(tasks()):
             if report is not None:
                 whole = report if whole is None else whole + report
         return whole
 
-    def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
+    def _run_tasks(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""
         first, second, *_ = *islice(following := iter(tasks), 2), None, None
         if second is None:  # another thread would take longer to be told than a small slab
@@ -302,12 +306,12 @@ class DerivedReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is planned again, when it is needed there."""
-        assert self.again is not None, "of a request"  # noqa: S101
-        return PlannedElsewhere, (self.again, Path(os.path.abspath(self.path)), self.state)
+        assert self.replan is not None, "of a request"  # noqa: S101
+        return RemoteShard, (self.replan, Path(os.path.abspath(self.path)), self.state)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(self._stored.opened(self._files))
+            stack.enter_context(self._stored_tensors.open_files(self._files))
             self._pool = stack.enter_context(ThreadPoolExecutor(self._threads))
             self._open = stack.pop_all()
         return self
@@ -331,10 +335,10 @@ def _write(
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedElsewhere:
+class RemoteShard:
     """Stands for a `DerivedReader` in another process, and plans it again there."""
 
-    again: PlanAgain  # what plans it
+    replan: Replan  # what plans it
     path: Path  # its file
     state: Sequence[int]  # size and time of the files, which must still hold
 
@@ -345,22 +349,22 @@ class PlannedElsewhere:
         CheckpointError: one of them was changed since they were first opened.
         """
         with _PLANNING:
-            planned = next((readers for again, readers in _PLANNED if again == self.again), None)
-            if planned is None:
-                planned = self.again()
-                _PLANNED[:] = [(self.again, planned)]
-        reader = planned.get(self.path)
+            readers = next((readers for replan, readers in _PLANNED if replan == self.replan), None)
+            if readers is None:
+                readers = self.replan()
+                _PLANNED[:] = [(self.replan, readers)]
+        reader = readers.get(self.path)
         if reader is None or reader.state != self.state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
-        with reader.beside_others() as reopened:
-            yield reopened
+        with reader.beside_others() as copy:
+            yield copy
 
 
-_PLANNED: list[tuple[PlanAgain, Mapping[Path, DerivedReader]]] = []
-"""What another process planned last, for all batches of a run."""
+# What another process planned last, for all batches of a run.
+_PLANNED: list[tuple[Replan, Mapping[Path, DerivedReader]]] = []
 
+# Held while that is read or replaced: the threads of a worker convert batches of one run.
 _PLANNING = Lock()
-"""Held while that is read or replaced: the threads of a worker convert batches of one run."""
 
 
 def _renew_lock() -> None:
@@ -387,7 +391,7 @@ def with_tensors(
     index = dict(component.index)
     if (weight_map := index.get("weight_map")) is not None:
         index["weight_map"] = {new_name: weight_map[name] for name, new_name in names(weight_map)}
-    indexed = {
+    names_of_shards = {
         path: tuple(new_name for _, new_name in names(component.indexed[path])) for path in shards
     }
-    return replace(component, index=index, shards=shards, indexed=indexed)
+    return replace(component, index=index, shards=shards, indexed=names_of_shards)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._config import CONFIG, MAX_CONFIG_BYTES
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -30,7 +30,6 @@ from castwise.quantization.weights.recognition import recognize
 from castwise.text.wording import argument, function
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_BYTES = 10_000_000
 
 
 def quantization_of(source: Checkpoint) -> Quantization | None:
@@ -68,13 +67,13 @@ def refuse_changes(
     is, where a configuration states a method that castwise does not know.
     """
     for component in source.components:
-        changed = {
-            planned.info.name: planned.target
+        new_formats = {
+            tensor.info.name: tensor.target
             for shard in component.shards
-            for planned in plans[shard]
-            if planned.target is not None and planned.target != planned.info.format
+            for tensor in plans[shard]
+            if tensor.target is not None and tensor.target != tensor.info.format
         }
-        quantization = _of_component(source, component) if changed else None
+        quantization = _of_component(source, component) if new_formats else None
         if (stale := stale_statement(source, quantization)) is not None:
             _LOGGER.warning(
                 "%s: no weight is quantised, and %s stays, which states it: %s removes that",
@@ -82,7 +81,7 @@ def refuse_changes(
                 stale,
                 function("dequantize"),
             )
-        text = None if quantization is None else _changed_text(quantization, changed)
+        text = None if quantization is None else _changed_text(quantization, new_formats)
         if text is not None:
             reason = refusal()
             decode = function("dequantize")
@@ -115,17 +114,17 @@ def found_in(
     if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
         return quantization_by_types(tensors, component.prefix)
     try:
-        found = recognize(tensors, configs, pairs)
-        if found is not None and any(weight.foreign for weight in found.weights):
+        quantization = recognize(tensors, configs, pairs)
+        if quantization is not None and any(weight.foreign for weight in quantization.weights):
             # Buffers of the model, as those of I-BERT, may be beside a weight.
             config, shapes = configs.get(CONFIG), {info.name: info.shape for info in tensors}
             model = Model(config if isinstance(config, dict) else {}, shapes)
             others = [info for info in tensors if model.role(info.name) != "buffer"]
-            found = recognize(others, configs, pairs)
+            quantization = recognize(others, configs, pairs)
     except ValueError as error:
         where = component.prefix or "the checkpoint"
         raise CheckpointError(f"{where} is quantised as nothing here can tell: {error}") from error
-    return found
+    return quantization
 
 
 def not_indexed(component: Component) -> str | None:
@@ -169,19 +168,19 @@ def stated_of(
     return tensors, configs, pairs, unreadable
 
 
-def _changed_text(quantization: Quantization, changed: Mapping[str, str]) -> str | None:
+def _changed_text(quantization: Quantization, new_formats: Mapping[str, str]) -> str | None:
     """Say of the first part of a quantised weight that is changed what it is, and how many are."""
     weights = [
         weight
         for weight in quantization.weights
-        if not changed.keys().isdisjoint((weight.payload, *weight.parts, *weight.foreign))
+        if not new_formats.keys().isdisjoint((weight.payload, *weight.parts, *weight.foreign))
     ]
-    orphans = [orphan for orphan in quantization.orphans if orphan.name in changed]
-    scales = [name for name in quantization.others if name in changed]
+    orphans = [orphan for orphan in quantization.orphans if orphan.name in new_formats]
+    scales = [name for name in quantization.others if name in new_formats]
     if weights:
         weight = weights[0]
         names = (weight.payload, *weight.parts, *weight.foreign)
-        name = next(name for name in names if name in changed)
+        name = next(name for name in names if name in new_formats)
         description, count = (
             _weight_text(weight),
             f"{len(weights):,} of {len(quantization.weights):,} weights",
@@ -193,14 +192,14 @@ def _changed_text(quantization: Quantization, changed: Mapping[str, str]) -> str
         name, count = scales[0], f"{len(scales):,} such tensors"
         description = f"{name!r} is a scale of it"
     elif quantization.unknown is not None:
-        name, count = next(iter(changed)), f"{len(changed):,} tensors"
-        stated = ", ".join(quantization.stated)
+        name, count = next(iter(new_formats)), f"{len(new_formats):,} tensors"
+        origins = ", ".join(quantization.stated)
         description = (
-            f"any tensor may be part of it, as castwise does not know the method ({stated})"
+            f"any tensor may be part of it, as castwise does not know the method ({origins})"
         )
     else:
         return None
-    return f"{description}; {name!r} would become {changed[name]} ({count} would change)"
+    return f"{description}; {name!r} would become {new_formats[name]} ({count} would change)"
 
 
 def _weight_text(weight: QuantizedWeight) -> str:
@@ -216,13 +215,13 @@ def model_types(source: Checkpoint) -> list[set[str]]:
 
     A component whose file states none, or that has no such file, is left out.
     """
-    stated = []
+    types_of_components = []
     for component in source.components:
         config = _configs(source.config_folder(component))[0].get(CONFIG)
         sections = [config, config.get("text_config")] if isinstance(config, dict) else []
         types = [section.get("model_type") for section in sections if isinstance(section, dict)]
-        stated.append({kind for kind in types if isinstance(kind, str)})
-    return [types for types in stated if types]
+        types_of_components.append({kind for kind in types if isinstance(kind, str)})
+    return [types for types in types_of_components if types]
 
 
 def stated_dtype(source: Checkpoint) -> str | None:
@@ -249,14 +248,14 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
             check_link(path)
             if path.is_file():
-                configs[name] = _parsed(path)
+                configs[name] = _parse(path)
         except (CheckpointError, OSError, ValueError, RecursionError) as error:
             unreadable.append(f"{name}: {error}")
     return configs, tuple(unreadable)
 
 
-def _parsed(path: Path) -> Any:  # noqa: ANN401  (of JSON)
-    text = read_file(path, _MAX_BYTES).decode("utf-8-sig")
+def _parse(path: Path) -> Any:  # noqa: ANN401  (of JSON)
+    text = read_file(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
     return json.loads(text, parse_int=_integer)
 
 

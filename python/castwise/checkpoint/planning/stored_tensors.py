@@ -21,22 +21,22 @@ from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 
+# Those whose files can be closed and opened again; others are open as the run lasts.
 _REOPENED = (SafetensorsReader, TorchReader, WholeModelReader)
-"""Those whose files can be closed and opened again; others are open as the run lasts."""
 
+# Those that read any part of a tensor.
 _Ranged = SafetensorsReader | WholeModelReader | ChunkedReader | PlainReader
-"""Those that read any part of a tensor."""
 
 _RANGED = get_args(_Ranged)
+# Most readers, by their exact types: `isinstance` of a protocol's class takes much longer.
 _UNCHUNKED = (SafetensorsReader, WholeModelReader)
-"""Most readers, by their exact types: `isinstance` of a protocol's class takes much longer."""
 
 _RECENT_BYTES = 24 << 20
 _SHORT_BYTES = 16 << 10
 _FEW = 2
 
+# Where elements along an axis begin and end.
 Range = tuple[int, int]
-"""Where elements along an axis begin and end."""
 
 
 class StoredTensors(Mapping[str, TensorInfo]):
@@ -74,9 +74,9 @@ class StoredTensors(Mapping[str, TensorInfo]):
         return list({id(self._readers[name]): self._readers[name] for name in names}.values())
 
     @contextmanager
-    def opened(self, readers: Sequence[Reader]) -> Iterator[None]:
+    def open_files(self, readers: Sequence[Reader]) -> Iterator[None]:
         """Keep the files of some shards open for a block, also if other blocks need them."""
-        begun: list[Reader] = []
+        newly_open: list[Reader] = []
         try:
             with self._lock:
                 for reader in readers:
@@ -85,11 +85,11 @@ class StoredTensors(Mapping[str, TensorInfo]):
                     if not self._users.get(id(reader)):
                         reader.__enter__()
                     self._users[id(reader)] = self._users.get(id(reader), 0) + 1
-                    begun.append(reader)
+                    newly_open.append(reader)
             yield
         finally:
             with self._lock:
-                for reader in begun:
+                for reader in newly_open:
                     self._users[id(reader)] -= 1
                     if not self._users[id(reader)]:
                         reader.__exit__(None, None, None)
@@ -103,7 +103,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
         ranges = ranges or [(0, count) for count in self[name].shape]
         if self._users.get(id(self._readers[name])):
             return self.box(name, ranges)
-        with self.opened(self.readers([name])):
+        with self.open_files(self.readers([name])):
             return self.box(name, ranges)
 
     def box(self, name: str, ranges: Sequence[Range]) -> NDArray[Any]:
@@ -139,13 +139,13 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 whole = self._recent.get(
                     (name, *whole_ranges), lambda: _read(reader, info, whole_ranges)
                 )
-                picked = whole[
+                part = whole[
                     tuple(
                         slice(begin - start, end - start)
                         for (begin, end), (start, _) in zip(ranges, whole_ranges, strict=True)
                     )
                 ]
-                return np.ascontiguousarray(picked)
+                return np.ascontiguousarray(part)
             if isinstance(reader, ChunkedReader):
                 return _read(reader, info, ranges)
         return _read(reader, info, ranges)
@@ -159,12 +159,12 @@ class _Recent:
 
     def get(self, key: tuple[Any, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return an array, which is read if it is not there."""
-        known = self._arrays.pop(key, None)
-        self._arrays[key] = array = read() if known is None else known
-        if known is not None:
+        recent = self._arrays.pop(key, None)
+        self._arrays[key] = array = read() if recent is None else recent
+        if recent is not None:
             return array
-        limit = max(_RECENT_BYTES, 3 * max(kept.nbytes for kept in self._arrays.values()) // 2)
-        while sum(kept.nbytes for kept in self._arrays.values()) > limit:
+        limit = max(_RECENT_BYTES, 3 * max(other.nbytes for other in self._arrays.values()) // 2)
+        while sum(other.nbytes for other in self._arrays.values()) > limit:
             del self._arrays[next(iter(self._arrays))]
         return array
 
@@ -188,10 +188,10 @@ def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     itemsize = numpy_dtype(info.format or "").itemsize
     if next(runs, None) is None or count * itemsize >= _SHORT_BYTES:
         return None
-    widened = _matrix(info.shape, ranges)
-    nbytes = math.prod(end - begin for begin, end in widened) * itemsize
+    wide_ranges = _matrix(info.shape, ranges)
+    nbytes = math.prod(end - begin for begin, end in wide_ranges) * itemsize
     if nbytes <= _RECENT_BYTES:
-        return widened
+        return wide_ranges
     axis = max(axis for axis, bounds in enumerate(ranges) if bounds != (0, info.shape[axis]))
     begin, end = ranges[axis]
     step, length = end - begin, info.shape[axis]
@@ -199,8 +199,8 @@ def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     if boxes < _FEW:
         return None
     start = begin // (boxes * step) * boxes * step
-    widened[axis] = start, min(start + boxes * step, length)
-    return widened if end <= widened[axis][1] else None
+    wide_ranges[axis] = start, min(start + boxes * step, length)
+    return wide_ranges if end <= wide_ranges[axis][1] else None
 
 
 def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) -> list[Range]:
@@ -220,20 +220,18 @@ def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray
     dtype = numpy_dtype(info.format or "")
     shape = tuple(end - begin for begin, end in ranges)
     raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-    data, done = raw.data, 0
+    data, offset = raw.data, 0
     for begin, count in _runs(info.shape, ranges):
         size = count * dtype.itemsize
-        reader.read_into(info.name, begin * dtype.itemsize, data[done : done + size])
-        done += size
+        reader.read_into(info.name, begin * dtype.itemsize, data[offset : offset + size])
+        offset += size
     return from_bytes(raw, dtype, shape, order)
 
 
 def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
-    """Cut a box of an array in C order into runs of neighbours: where each begins, and its length.
-
-    An axis of which all is wanted does not end a run.
-    """
+    """Cut a box of an array in C order into runs of neighbours, each by its begin and length."""
     axis = len(shape)
+    # An axis of which all is wanted does not end a run.
     while axis > 0 and ranges[axis - 1] == (0, shape[axis - 1]):
         axis -= 1
     inner = math.prod(shape[axis:])

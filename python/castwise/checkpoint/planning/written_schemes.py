@@ -24,10 +24,10 @@ def scheme_named(name: object) -> Scheme:
     all, are in the message.
     """
     rows = {row.scheme: row for row in WRITTEN}
-    known = {row.name: row for row in schemes()}
+    all_schemes = {row.name: row for row in schemes()}
     if name in rows:
-        return known[name]
-    if name in known:
+        return all_schemes[name]
+    if name in all_schemes:
         raise CheckpointError(
             f"{given('scheme', name)}: castwise writes no checkpoint of it; it writes "
             f"{', '.join(rows)}"
@@ -68,8 +68,10 @@ def written_schemes(recipe: object) -> tuple[str, ...]:
     """
     rows = [row.scheme for row in WRITTEN if row.recipe == recipe and row.symmetric]
     if not rows:
-        named = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
-        raise CheckpointError(f"{given('recipe', recipe)} is not one of {', '.join(named)}")
+        recipes_by_name = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
+        raise CheckpointError(
+            f"{given('recipe', recipe)} is not one of {', '.join(recipes_by_name)}"
+        )
     return tuple(dict.fromkeys(rows))
 
 
@@ -79,10 +81,10 @@ def most_versatile_recipe() -> str:
     return counts.most_common(1)[0][0]
 
 
-def is_transcoded(stored: tuple[str, str], target: tuple[str, str]) -> bool:
+def is_transcoded(source_form: tuple[str, str], target: tuple[str, str]) -> bool:
     """Return True if what one producer stores has a form of another, each with its scheme."""
-    form = stored[0], target[0]
-    source, destination = known_recipe(stored[1]), known_recipe(target[1])
+    form = source_form[0], target[0]
+    source, destination = known_recipe(source_form[1]), known_recipe(target[1])
     if source is None or destination is None:
         return False
     return form in source.transcoding.forms_from and form in destination.transcoding.forms_to
@@ -96,7 +98,7 @@ def form_names() -> tuple[str, ...]:
 def changed_schemes() -> tuple[str, ...]:
     """Return the schemes that others can become with the same values."""
     forms = (form for producer in CONVERTED_TO for form in producer.transcoding.forms_to)
-    return tuple(dict.fromkeys(target for stored, target in forms if target != stored))
+    return tuple(dict.fromkeys(target for scheme, target in forms if target != scheme))
 
 
 def consumer_named(name: object) -> Consumer:
@@ -116,18 +118,18 @@ def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> 
     CheckpointError: it loads none as that producer, or any, stores them; the message has those that
     it loads.
     """
-    known = known_recipe(recipe)
-    asked = recipe if known is None else known.name
+    producer = known_recipe(recipe)
+    recipe_name = recipe if producer is None else producer.name
     for loading in consumer.loads:
-        if asked in {None, loading.recipe} and {*names} <= {*loading.all_schemes}:
+        if recipe_name in {None, loading.recipe} and {*names} <= {*loading.all_schemes}:
             return recipe or loading.recipe
     loads = ", ".join(
         f"{loading.recipe} ({', '.join(loading.all_schemes)})" for loading in consumer.loads
     )
-    stored = "" if recipe is None else f" as {recipe} stores it"
+    storage_text = "" if recipe is None else f" as {recipe} stores it"
     raise CheckpointError(
-        f"{given('consumer', consumer.name)} does not load {', '.join(names)}{stored}; it loads "
-        f"{loads}"
+        f"{given('consumer', consumer.name)} does not load {', '.join(names)}{storage_text}; it "
+        f"loads {loads}"
     )
 
 
@@ -148,21 +150,19 @@ def loading_warning(
     recipe: str | None,
     names: Collection[str],
     # The format of most floating tensors that are not quantised; None if there are none
-    kept: str | None,
+    plain_format: str | None,
 ) -> str | None:
-    """Say why transformers does not run a folder as it stands, and what does; None if it runs it.
-
-    Tried with transformers 5.23 and compressed-tensors 0.20.
-    """
+    """Say why transformers does not run a folder as it stands, with a remedy; None if it does."""
     producer = known_recipe(recipe)
     if producer is not None and producer.writing.loading_warning is not None:
         return producer.writing.loading_warning
+    # Tried with transformers 5.23 and compressed-tensors 0.20.
     for name in sorted(names) if recipe else ():
-        if not loads_by_default("transformers", recipe or "", name, kept):
+        if not loads_by_default("transformers", recipe or "", name, plain_format):
             return (
                 f"the quantised model needs dtype=torch.bfloat16 in transformers, which decodes "
-                f"{name} to bfloat16 while the other tensors are {kept}; or cast the model to "
-                "bfloat16 first"
+                f"{name} to bfloat16 while the other tensors are {plain_format}; or cast the model "
+                "to bfloat16 first"
             )
     return None
 
@@ -177,7 +177,7 @@ def is_scheme(name: object) -> bool:
     return isinstance(name, str) and name in _names()
 
 
-def written(scheme: object, recipe: str | None) -> Written:
+def written_row(scheme: object, recipe: str | None) -> Written:
     """Return the row of a scheme and a producer, by default the first of the scheme.
 
     CheckpointError: they do not go together; those that do are in the message.
@@ -191,8 +191,8 @@ def written(scheme: object, recipe: str | None) -> Written:
     schemes_of_recipe = [row.scheme for row in WRITTEN if row.recipe == recipe]
     producers = dict.fromkeys(row.recipe for row in WRITTEN)
     hint = f"; {recipe} is written as {', '.join(schemes_of_recipe)}" if schemes_of_recipe else ""
-    if not schemes_of_recipe and (meant := suggestion(recipe, producers)):
-        hint = f"; {meant.rstrip()}"
+    if not schemes_of_recipe and (near := suggestion(recipe, producers)):
+        hint = f"; {near.rstrip()}"
     raise CheckpointError(
         f"{given('recipe', recipe)} and {given('scheme', scheme_name)} do not go together: "
         f"checkpoints of {scheme_name} "

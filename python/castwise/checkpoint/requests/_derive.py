@@ -34,8 +34,8 @@ from castwise.checkpoint.requests.options import (
 )
 from castwise.checkpoint.running.other_files import Patterns
 
+# Plans what is made of the opened source; `is_file` tells that it becomes one file.
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
-"""Plans what is made of the opened source; `is_file` tells that it becomes one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +90,11 @@ def planned_derivation(
     source = source_path(request.source, "source")
     output = output_options(request, run, None)
     excludes = output.patterns.excludes
-    with open_checkpoint(source, None, excludes, decodes=request.decodes) as opened:
+    with open_checkpoint(source, None, excludes, decodes=request.decodes) as checkpoint:
         limit = output.limit
-        if isinstance(opened.file, WholeModelReader) and not is_container(destination):
+        if isinstance(checkpoint.file, WholeModelReader) and not is_container(destination):
             limit = limit or sys.maxsize  # a model in itself becomes a folder
-        is_file = becomes_file(opened, destination, limit)
+        is_file = becomes_file(checkpoint, destination, limit)
         is_other = is_file and not request.is_plain
         is_other = is_other and destination.suffix.lower() != request.suffix
         # The rest is what cannot be a file of any kind; ToFile says what can.
@@ -103,17 +103,17 @@ def planned_derivation(
                 f"{destination}: a quantised checkpoint is a folder or a {request.suffix} file; "
                 "name one"
             )
-        result = derive(opened, is_file=is_file)
+        result = derive(checkpoint, is_file=is_file)
         result.check_loading()
         result.warn()
         replan = ReplanRequest(request, is_file, run.threads, uuid4())
         for reader in _readers(result.source):
-            reader.again = replan
+            reader.replan = replan
         output = replace(
             output,
             limit=limit,
             config=result.config,
-            added={} if is_file else result.added(),
+            files_to_add={} if is_file else result.files_to_add(),
             restates=True,
         )
         writer = new_writer(result.source, destination, output)
@@ -121,9 +121,9 @@ def planned_derivation(
         yield PlannedConversion(
             writer,
             (str(source), str(destination), options.to_dict()),
-            result.unused,
+            result.unused_patterns,
             request.action,
-            result.kept,
+            result.kept_tensors,
         )
 
 
@@ -140,16 +140,16 @@ class ReplanRequest:
     request: Request = field(compare=False)
     is_file: bool
     threads: int | None
+    # Tells runs apart.
     run: UUID
-    """Tells runs apart."""
 
     def __call__(self) -> dict[Path, DerivedReader]:
         """Return the readers that make tensors, by the paths of their files."""
         request = self.request
         _, derive = derivation(request, self.threads)
         excludes = Patterns(request.include, request.exclude).excludes
-        opened = open_checkpoint(Path(request.source), None, excludes, decodes=request.decodes)
-        result = derive(opened, is_file=self.is_file)
+        checkpoint = open_checkpoint(Path(request.source), None, excludes, decodes=request.decodes)
+        result = derive(checkpoint, is_file=self.is_file)
         return {reader.path: reader for reader in _readers(result.source)}
 
     def __reduce__(self) -> tuple[Any, ...]:

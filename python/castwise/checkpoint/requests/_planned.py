@@ -38,11 +38,11 @@ class PlannedConversion:
 
     writer: ToFile | ToFolder
     about: tuple[str, str, dict[str, Any]]
-    unused: Mapping[str, str | None]
+    unused_patterns: Mapping[str, str | None]
     action: str
-    kept: Sequence[KeptTensors] = ()
+    kept_tensors: Sequence[KeptTensors] = ()
+    # That of nonzero values which may become zero; None for the default of the rows.
     share: float | None = None
-    """That of nonzero values which may become zero; None for the default of the rows."""
 
     def preview(self, run: Run) -> CastPlan:
         """Return what the run would do; refuse what it would refuse from headers alone."""
@@ -51,33 +51,38 @@ class PlannedConversion:
         return CastPlan(
             *self.about,
             rows,
-            self.unused,
+            self.unused_patterns,
             self._share(rows),
             self.action,
-            self.kept,
-            needed_bytes=room.needed,
+            self.kept_tensors,
+            needed_bytes=room.bytes_needed,
             free_bytes=room.free,
             left_out=[path for path, _ in room.left_out],
         )
 
-    def judged(self, run: Run) -> PlannedConversion:
+    def refuse_losses_of(self, run: Run) -> PlannedConversion:
         """Return the conversion that leaves a source that it would replace if values are lost."""
         kinds = chosen_kinds(run.fail_on, "fail_on")
         share = None if run.max_zeros is None else checked_share(run.max_zeros)
-        planned = replace(self, share=share)
+        conversion = replace(self, share=share)
         if self.writer.is_in_place:
-            self.writer.judge = lambda rows: check_losses(planned.summary(rows), kinds)
-        return planned
+            self.writer.judge = lambda rows: check_losses(conversion.summary(rows), kinds)
+        return conversion
 
     def meter(self, run: Run) -> ProgressMeter:
         """Return what tells the listener of a run how far it is."""
-        nbytes = sum(tensor.info.nbytes for tensor in self.writer.planned)
+        nbytes = sum(tensor.info.nbytes for tensor in self.writer.all_plans)
         return ProgressMeter(nbytes, run.progress)
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
         return CastSummary(
-            *self.about, rows, self.unused, self._share(rows), self.action, self.kept
+            *self.about,
+            rows,
+            self.unused_patterns,
+            self._share(rows),
+            self.action,
+            self.kept_tensors,
         )
 
     def _share(self, rows: Sequence[CastRow]) -> float:

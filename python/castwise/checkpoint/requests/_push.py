@@ -38,12 +38,12 @@ def target_of(
 ) -> AbstractContextManager[Target]:
     """Return where a conversion writes: for a repository, a folder that is pushed at the end."""
     if is_hub(destination):
-        return _pushed(request, run, source, destination)
+        return _push_after(request, run, source, destination)
     return nullcontext(Target(destination))
 
 
 @contextmanager
-def _pushed(request: Request, run: Run, source: Path, destination: Path) -> Iterator[Target]:
+def _push_after(request: Request, run: Run, source: Path, destination: Path) -> Iterator[Target]:
     """Let a block write into a temporary folder; give it a model card, and push it at the end.
 
     CheckpointError: `destination` is the source, or has files that may not be replaced; the model
@@ -106,11 +106,11 @@ def _pushed(request: Request, run: Run, source: Path, destination: Path) -> Iter
             remove_folder(folder)
 
 
-def _suffix(source: Path, wanted: str) -> str | None:
+def _suffix(source: Path, suffix: str) -> str | None:
     """Return the suffix of the file that a source becomes in a repository; None for a folder."""
-    if wanted not in WHOLE_MODELS and (source.is_dir() or source_suffix(source) in WHOLE_MODELS):
+    if suffix not in WHOLE_MODELS and (source.is_dir() or source_suffix(source) in WHOLE_MODELS):
         return None
-    return wanted
+    return suffix
 
 
 def _card_path(request: Request, source: Path) -> Path | None:

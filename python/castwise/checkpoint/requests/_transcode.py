@@ -20,7 +20,7 @@ def transcoding(
     request: Transcode, threads: int | None
 ) -> tuple[dict[str, Any], partial[DerivedCheckpoint]]:
     """Return what decides the result, and what plans it."""
-    form, changed = request.recipe, request.scheme
+    form, scheme = request.recipe, request.scheme
     if form not in form_names():
         raise CheckpointError(
             f"{given('recipe', form, option='--to')}: "
@@ -28,9 +28,9 @@ def transcoding(
             f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
             "(castwise quantize)"
         )
-    if changed is not None and changed not in changed_schemes():
+    if scheme is not None and scheme not in changed_schemes():
         raise CheckpointError(
-            f"{given('scheme', changed)}: {scheme_hint(changed, changed_schemes())}"
+            f"{given('scheme', scheme)}: {scheme_hint(scheme, changed_schemes())}"
             "without rounding castwise makes "
             f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
             "decode (castwise dequantize) and quantise (castwise quantize)"
@@ -39,8 +39,8 @@ def transcoding(
     derive = partial(
         transcode_checkpoint,
         recipe=form,
-        scheme=changed,
+        scheme=scheme,
         threads=checked_threads(threads),
         architecture=rows,
     )
-    return {"recipe": form, "scheme": changed, **architecture_option(rows)}, derive
+    return {"recipe": form, "scheme": scheme, **architecture_option(rows)}, derive

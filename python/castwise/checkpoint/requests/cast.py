@@ -43,7 +43,7 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
             f"{argument('architecture', request.architecture)} goes with the name of a map "
             f"({argument('dtype_map')}), which keeps tensors by what they are"
         )
-    options = CastOptions.checked(
+    options = CastOptions.check(
         rounding=request.rounding,
         overflow=request.overflow,
         nan=request.nan,
@@ -52,33 +52,33 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
         like=request.like,
     )
     output = output_options(request, run, None if request.keep_config else Config)
-    with open_checkpoint(source, request.assume, output.patterns.excludes) as opened:
-        writer = new_writer(opened, destination, output)
-        model = CheckpointModel(opened, architecture) if dtypes.is_general else None
+    with open_checkpoint(source, request.assume, output.patterns.excludes) as checkpoint:
+        writer = new_writer(checkpoint, destination, output)
+        model = CheckpointModel(checkpoint, architecture) if dtypes.is_general else None
         if model is not None:
             model.check_rows(architecture)
-            dtypes = model.bound(dtypes)
+            dtypes = model.bind(dtypes)
         if run.resume:  # of a folder, or it would have been refused
             folder = resumable_folder(destination)
-            options = resumed_options(folder, options, drawn=request.seed is None)
+            options = resumed_options(folder, options, is_drawn=request.seed is None)
         writer.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix), options)
-        for tensor in writer.planned:
+        for tensor in writer.all_plans:
             if tensor.is_cast:
                 options.for_tensor(tensor.info.name, tensor.info.format, tensor.target)
         if model is not None and isinstance(request.dtype_map, str):
-            used = {tensor.pattern for tensor in writer.planned}
+            used = {tensor.pattern for tensor in writer.all_plans}
             warn_of_other_models(request.dtype_map, used, model.unknown_types)
         if not request.raw:
-            refuse_changes(opened, writer.plans, partial(_decode_refusal, opened))
+            refuse_changes(checkpoint, writer.plans, partial(_decode_refusal, checkpoint))
         if not request.as_bytes:
             for target in writer.files:
                 target.check_codes()
         yield PlannedConversion(
             writer,
             (str(source), str(destination), options.to_dict()),
-            unused_patterns(writer.planned, dtypes),
+            unused_patterns(writer.all_plans, dtypes),
             request.action,
-            () if model is None else model.kept(writer.plans, dtypes),
+            () if model is None else model.count_kept(writer.plans, dtypes),
         )
 
 
@@ -115,13 +115,13 @@ def chosen_dtypes(
     if policy is not None:
         return DtypeMap.from_policy_argument(policy, role)
     if mapping is None:
-        return DtypeMap.of(_checked(dtype, "dtype"), role)
+        return DtypeMap.of(_check_dtype(dtype, "dtype"), role)
     if isinstance(mapping, str) and is_map_name(mapping):
         dtypes = named_map(mapping)
     elif isinstance(mapping, str | os.PathLike):
         dtypes = DtypeMap.from_file(checked_path(mapping))
     else:
-        dtypes = DtypeMap.of(_checked(mapping, "dtype_map"), role)
+        dtypes = DtypeMap.of(_check_dtype(mapping, "dtype_map"), role)
     if dtype is not None:
         return dtypes.with_default(typed_format(dtype, argument("dtype")))
     if dtypes.is_general:
@@ -132,6 +132,6 @@ def chosen_dtypes(
     return dtypes
 
 
-def _checked(dtype: object, name: str) -> Any:  # noqa: ANN401  (as it is given)
+def _check_dtype(dtype: object, name: str) -> Any:  # noqa: ANN401  (as it is given)
     """Return a dtype, or a mapping to dtypes; refuse names that numpy alone knows."""
     return typed_values(dtype) if isinstance(dtype, dict) else typed_format(dtype, argument(name))

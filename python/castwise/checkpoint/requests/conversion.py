@@ -36,9 +36,9 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
         _check_part(request, run)
     with (
         target_of(request, run, source, destination) as target,
-        planned(request, run, target.path) as planned_conversion,
+        open_planned(request, run, target.path) as planned_conversion,
     ):
-        plan = planned_conversion.judged(run)
+        plan = planned_conversion.refuse_losses_of(run)
         if run.dry_run:
             target.summary = plan.preview(run)
         elif share is None:
@@ -64,8 +64,8 @@ def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
             f"the parts of {destination} are of another version of castwise; finish them with that "
             "one, or convert all parts again"
         ) from error
-    with planned(request, run, destination) as planned_conversion:
-        plan = planned_conversion.judged(run)
+    with open_planned(request, run, destination) as planned_conversion:
+        plan = planned_conversion.refuse_losses_of(run)
         return plan.summary(parts.put_together(plan.writer))
 
 
@@ -74,8 +74,12 @@ def _check_part(request: Request, run: Run) -> None:
 
     TypeError: a dtype, map or policy is an object that JSON cannot hold.
     """
-    beside = {"executor": run.executor, "dry_run": run.dry_run, "resumable": run.keeps_shards}
-    if names := sorted(name for name, value in beside.items() if value):
+    other_options = {
+        "executor": run.executor,
+        "dry_run": run.dry_run,
+        "resumable": run.keeps_shards,
+    }
+    if names := sorted(name for name, value in other_options.items() if value):
         raise CheckpointError(
             f"{argument('part')} and {', '.join(map(argument, names))} do not go "
             "together; leave out one of them"
@@ -95,7 +99,7 @@ def _check_part(request: Request, run: Run) -> None:
         )
 
 
-def planned(
+def open_planned(
     request: Request, run: Run, destination: Path
 ) -> AbstractContextManager[PlannedConversion]:
     """Open the source for a block, and decide what becomes of every tensor."""

@@ -9,13 +9,13 @@ from dataclasses import MISSING, Field
 from typing import Any, ForwardRef, get_args
 
 from castwise.checkpoint.requests.conversion import finish_conversion, run_conversion
-from castwise.checkpoint.requests.options import Request, Run, described, fields_of
+from castwise.checkpoint.requests.options import Request, Run, description_of, fields_of
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.text.spelling import suggestion
 
 _FINISH = ("destination", "overwrite", "fail_on", "max_zeros")
+# Letters of a line of a paragraph, beside its indentation.
 _WIDTH = 92
-"""Letters of a line of a paragraph, beside its indentation."""
 
 Convert = Callable[..., CastSummary]
 
@@ -23,11 +23,11 @@ Convert = Callable[..., CastSummary]
 def options_of(request_type: type[Request]) -> list[Field[Any]]:
     """Return the fields that a function takes, in its order: by position, its own, all others."""
     of_run = {field.name: field for field in fields_of(Run)}
-    shared = {field.name for field in fields_of(Request)}
+    names_of_all = {field.name for field in fields_of(Request)}
     every = {field.name: field for field in fields_of(request_type)}
-    own = [field for name, field in every.items() if name not in shared]
+    own = [field for name, field in every.items() if name not in names_of_all]
     positional = [every["source"], of_run["destination"]]
-    positional += [field for field in own if described(field).is_positional]
+    positional += [field for field in own if description_of(field).is_positional]
     others = [*own, *every.values(), *of_run.values()]
     names = {field.name: field for field in [*positional, *others]}
     return list(names.values())
@@ -41,14 +41,14 @@ def finish_options() -> list[Field[Any]]:
 
 def is_positional(field: Field[Any]) -> bool:
     """Return True for what functions take without its name."""
-    return field.name in ("source", "destination") or described(field).is_positional
+    return field.name in ("source", "destination") or description_of(field).is_positional
 
 
 def comment_of(field: Field[Any]) -> str:
     """Return the paragraph of an option in the documentation."""
-    words = [f'"{word}"' for word in get_args(described(field).choices)]
+    words = [f'"{word}"' for word in get_args(description_of(field).choices)]
     choices = " or ".join([", ".join(words[:-1]), *words[-1:]])
-    return described(field).comment.replace("{choices}", choices)
+    return description_of(field).comment.replace("{choices}", choices)
 
 
 def conversion(request_type: type[Request]) -> Convert:
@@ -95,24 +95,24 @@ def _function(
         return_annotation="CastSummary",
     )
 
-    def function(*values: Any, **named: Any) -> CastSummary:  # noqa: ANN401  (of the fields)
-        for wrong in named.keys() - signature.parameters.keys():
+    def function(*values: Any, **keywords: Any) -> CastSummary:  # noqa: ANN401  (of the fields)
+        for wrong in keywords.keys() - signature.parameters.keys():
             meaning = suggestion(wrong, signature.parameters).strip()
             hint = f"; {meaning}" if meaning else ""
             raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}{hint}")
         try:
-            bound = signature.bind(*values, **named)
+            arguments = signature.bind(*values, **keywords)
         except TypeError as error:
             got = "got " if str(error).startswith("multiple") else ""
             raise TypeError(f"{name}() {got}{error}") from None
-        return convert(dict(bound.arguments))
+        return convert(dict(arguments.arguments))
 
-    before, section, after = inspect.cleandoc(documentation).partition("\nReturns\n")
+    head, section, tail = inspect.cleandoc(documentation).partition("\nReturns\n")
     parameters = "".join(
         f"{field.name}\n{textwrap.indent(textwrap.fill(comment_of(field), _WIDTH), '    ')}\n"
         for field in options
     )
-    function.__doc__ = f"{before}\nParameters\n----------\n{parameters}{section}{after}"
+    function.__doc__ = f"{head}\nParameters\n----------\n{parameters}{section}{tail}"
     function.__name__ = function.__qualname__ = name
     function.__module__ = "castwise.checkpoint.conversions"
     function.__signature__ = signature  # type: ignore[attr-defined]

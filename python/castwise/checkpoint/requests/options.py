@@ -82,7 +82,7 @@ def fields_of(kind: object) -> tuple[Field[Any], ...]:
     return fields(kind)  # type: ignore[arg-type]
 
 
-def described(field: Field[Any]) -> OptionDescription:
+def description_of(field: Field[Any]) -> OptionDescription:
     """Return the description of a field."""
     description: OptionDescription = field.metadata["option"]
     return description
@@ -100,7 +100,7 @@ def _check_submit(value: object) -> None:
 def check_fields(options: Request | Run) -> None:
     """Let each field refuse a value that it cannot have."""
     for each in fields_of(options):
-        value, check = getattr(options, each.name), described(each).check
+        value, check = getattr(options, each.name), description_of(each).check
         if check is not None:
             check(value)
         if each.type == "bool":

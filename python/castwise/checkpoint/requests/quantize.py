@@ -20,7 +20,7 @@ from castwise.checkpoint.planning.written_schemes import (
     consumer_named,
     is_scheme,
     recipe_for,
-    written,
+    written_row,
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
@@ -77,7 +77,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     if reader is not None:
         producer = recipe_for(reader, names, producer)
     for name in names:
-        producer = written(name, producer).recipe
+        producer = written_row(name, producer).recipe
     assert producer is not None, "some scheme is written"  # noqa: S101
     encode = Encode(
         usual,
@@ -145,11 +145,11 @@ def _checked_block(size: object) -> tuple[int, int] | None:
         return None
     pair = (1, size) if is_integer(size) else size if isinstance(size, Sequence) else ()
     if len(pair) != 2 or not all(is_integer(side) and side > 0 for side in pair):  # noqa: PLR2004
-        typed = size if isinstance(size, int) else "x".join(map(str, pair))
-        shown, remedy = (
-            (typed, "ROWSxCOLUMNS, or COLUMNS")
+        text = size if isinstance(size, int) else "x".join(map(str, pair))
+        value, remedy = (
+            (text, "ROWSxCOLUMNS, or COLUMNS")
             if is_for_command()
             else (size, "(rows, columns), or columns")
         )
-        raise ValueError(f"{argument('block', shown)} is not valid; use {remedy}")
+        raise ValueError(f"{argument('block', value)} is not valid; use {remedy}")
     return int(pair[0]), int(pair[1])

@@ -146,12 +146,12 @@ def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
 
 def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iterator[Part]:
     """Show what is stated, the quantised weights by group, and what lacks its counterpart."""
-    stated = (
+    source_text = (
         f"stated in {', '.join(quantization.stated)}"
         if quantization.stated
         else "told by tensors alone"
     )
-    lines = ["", f"quantised weights, {stated}"]
+    lines = ["", f"quantised weights, {source_text}"]
     lines += [f"  not readable: {reason}" for reason in quantization.unreadable]
     if quantization.unknown is not None:
         lines.append(
@@ -166,7 +166,7 @@ def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iter
             " or ".join(weight.recipes),
             _suffix(weight.payload),
             ", ".join(map(_suffix, weight.parts)),
-            _bits_text(bits[weight.payload]),
+            "-" if (size := bits[weight.payload]) is None else f"{size:.2f}",
             weight.problem,
         )
         for weight in quantization.weights
@@ -208,11 +208,6 @@ def _problem_lines(quantization: Quantization) -> Iterator[str]:
         yield f"orphan: {pattern}: a {part} {relation}{_times(count)}"
     for pattern, count in Counter(map(group_name, quantization.others)).items():
         yield f"other scale or marker: {pattern}{_times(count)}"
-
-
-def _bits_text(bits: float | None) -> str:
-    """Write how many bits a weight takes, its scales included; "-" if that is not known."""
-    return "-" if bits is None else f"{bits:.2f}"
 
 
 def _times(count: int) -> str:

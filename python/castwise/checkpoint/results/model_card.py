@@ -98,9 +98,9 @@ def write_card(
 
 def _is_quantised(summary: CastSummary) -> bool:
     """Return True if the tensors that changed take about 8 bits for an element, or fewer."""
-    changed = [row for row in summary.rows if row.target not in {None, row.source}]
-    count = sum(math.prod(row.shape) for row in changed)
-    return 0 < 8 * sum(row.nbytes_after for row in changed) < _QUANTISED_BITS * count
+    new_rows = [row for row in summary.rows if row.target not in {None, row.source}]
+    count = sum(math.prod(row.shape) for row in new_rows)
+    return 0 < 8 * sum(row.nbytes_after for row in new_rows) < _QUANTISED_BITS * count
 
 
 def _section(summary: CastSummary, command: str, base: Base | None) -> str:
@@ -108,14 +108,16 @@ def _section(summary: CastSummary, command: str, base: Base | None) -> str:
     source = "a checkpoint"
     if base is not None:
         source = f"[{base.name}]({_HUB_PAGE}/{base.name}) at commit `{base.commit}`"
-    asked = {name: value for name, value in summary.options.items() if value not in (None, [], {})}
-    asked["map"] = asked.get("map") or _mapping(summary)
-    options = "".join(f"- {name}: {_value(value)}\n" for name, value in asked.items())
+    values = {name: value for name, value in summary.options.items() if value not in (None, [], {})}
+    values["map"] = values.get("map") or _mapping(summary)
+    options = "".join(f"- {name}: {_value(value)}\n" for name, value in values.items())
     public = replace(summary, source=base.name if base else Path(summary.source).name)
     table = "\n".join(text_lines(summary_sheet(public, TOTALS), width=None))
-    lost = listed(finding.kind for finding in summary.findings()) or "none"
-    made = f"`castwise {command}` of castwise {__version__} made this of {source}."
-    return f"## Conversion\n\n{made}\n\n{options}\nKinds of losses: {lost}.\n\n```\n{table}\n```\n"
+    losses = listed(finding.kind for finding in summary.findings()) or "none"
+    return (
+        f"## Conversion\n\n`castwise {command}` of castwise {__version__} made this of {source}.\n"
+        f"\n{options}\nKinds of losses: {losses}.\n\n```\n{table}\n```\n"
+    )
 
 
 def _mapping(summary: CastSummary) -> Mapping[str, str]:

@@ -50,12 +50,12 @@ class CastPlan(CastSummary):
         }
 
 
-def preview_sheet(plan: CastPlan, shown: str = GROUPS) -> Sheet:
+def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
     """Return the tables of a plan; see `plan_sheet`."""
     sheet = plan_sheet(
         plan.rows,
         (str(plan.source), str(plan.destination)),
-        shown=shown,
+        detail=detail,
         action=plan.action,
         room=(plan.needed_bytes, plan.free_bytes),
         left_out=plan.left_out,

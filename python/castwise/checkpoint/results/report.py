@@ -16,8 +16,8 @@ SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
 
 _FORMATS = frozenset(formats())
+# Formats without infinity, in which what overflows comes out as another number.
 _WRAPPING = frozenset(name for name in _FORMATS if finfo(name).kind in ("int", "uint", "bool"))
-"""Formats without infinity, in which what overflows comes out as another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ProgressMeter:
         if listener is not None and not callable(listener):
             raise TypeError(f"progress must be a function of a Progress, or None, not {listener!r}")
         self._total = total
-        self._done = 0
+        self._bytes_done = 0
         self._listener = listener
 
     @property
@@ -54,11 +54,11 @@ class ProgressMeter:
     def reaches(self, nbytes: int, name: str | None) -> None:
         """Say that `nbytes` of the tensor `name` have been taken."""
         if self._listener is not None:
-            self._listener(Progress(self._done + nbytes, self._total, name))
+            self._listener(Progress(self._bytes_done + nbytes, self._total, name))
 
-    def finished(self, nbytes: int) -> None:
+    def finish(self, nbytes: int) -> None:
         """Count a tensor of `nbytes` as done."""
-        self._done += nbytes
+        self._bytes_done += nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +163,18 @@ def kept_tensors(rows: Iterable[tuple[TensorInfo, str, str]], nbytes: int) -> li
     groups: dict[tuple[str, str], list[int]] = {}
     for info, role, reason in rows:
         groups.setdefault((role, reason), []).append(info.nbytes)
-    kept = [
+    reasons = [
         KeptTensors(role, reason, len(sizes), sum(sizes), sum(sizes) / max(nbytes, 1))
         for (role, reason), sizes in groups.items()
     ]
-    return sorted(kept, key=lambda tensors: -tensors.nbytes)
+    return sorted(reasons, key=lambda tensors: -tensors.nbytes)
 
 
-def kept_text(kept: Sequence[KeptTensors]) -> str:
+def kept_text(groups: Sequence[KeptTensors]) -> str:
     """Write in a line what stays and why: what has a share of the bytes, and how many others."""
-    large = [tensors for tensors in kept if tensors.share >= _SMALL_SHARE]
-    rest = sum(tensors.count for tensors in kept if tensors.share < _SMALL_SHARE)
-    share = sum(tensors.share for tensors in kept if tensors.share < _SMALL_SHARE)
+    large = [tensors for tensors in groups if tensors.share >= _SMALL_SHARE]
+    rest = sum(tensors.count for tensors in groups if tensors.share < _SMALL_SHARE)
+    share = sum(tensors.share for tensors in groups if tensors.share < _SMALL_SHARE)
     text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
     others = [text] if rest else []
     return "; ".join([*map(str, large), *others])
@@ -280,11 +280,19 @@ class CastRow(NamedTuple):
         cls, plan: Planned, nbytes_after: int, report: Report | None, shard: str | None
     ) -> CastRow:
         """Return the row of a planned tensor that was written."""
-        name, known, _, stored, shape, nbytes = plan.info
+        name, format_name, _, stored_format, shape, nbytes = plan.info
         target = plan.label or plan.target
         decision = plan.pattern, plan.decided_by
         return cls(
-            name, shape, known or stored, target, nbytes, nbytes_after, report, shard, *decision
+            name,
+            shape,
+            format_name or stored_format,
+            target,
+            nbytes,
+            nbytes_after,
+            report,
+            shard,
+            *decision,
         )
 
     @property
@@ -335,18 +343,18 @@ class CastRow(NamedTuple):
         """
         if self.report is None:
             return dict.fromkeys(FINDINGS, 0)
-        zeroed = self.report.underflowed if self.zeroed_share > max_zeros else 0
+        zeros = self.report.underflowed if self.zeroed_share > max_zeros else 0
         if isinstance(self.report, DecodeReport):
             counts = {"overflow": self.report.overflowed, "nan": self.report.nan_out}
-            return dict.fromkeys(FINDINGS, 0) | counts | {"underflow": zeroed}
-        report, asked = self.report, nan == "zero"
-        nan_added = report.nan_out - (0 if asked else report.nan_in)
+            return dict.fromkeys(FINDINGS, 0) | counts | {"underflow": zeros}
+        report, makes_zeros = self.report, nan == "zero"
+        nan_added = report.nan_out - (0 if makes_zeros else report.nan_in)
         return {
             "overflow": 0 if self._wraps else report.overflowed,
             "nan": max(nan_added, 0),
             "wrapped": report.overflowed if self._wraps else 0,
-            "nan-lost": 0 if asked else max(-nan_added, 0),
-            "underflow": zeroed,
+            "nan-lost": 0 if makes_zeros else max(-nan_added, 0),
+            "underflow": zeros,
             "scale": report.saturated if self._is_scheme else 0,
             "saturated": 0 if self._is_scheme else report.saturated,
             "inexact": report.count - report.exact,

@@ -16,8 +16,8 @@ from castwise.text.brief import counted
 GROUPS, TOTALS, ALL = "groups", "totals", "all"
 """What a row of a table stands for."""
 
+# What is done to weights alone, so that others are cast; transcoding makes scales anew, too.
 _OF_WEIGHTS = ("quantised", "decoded")
-"""What is done to weights alone, so that others are cast; transcoding makes scales anew, too."""
 
 _NAMES = ("tensor", "shape", "from", "to")
 _LOSSES = (
@@ -37,22 +37,22 @@ _PLAN_SIZES = frozenset(("tensors", "before", "after"))
 
 
 def conversion_sheet(
-    rows: Sequence[CastRow], paths: tuple[str, str], *, shown: str, action: str, seed: int | None
+    rows: Sequence[CastRow], paths: tuple[str, str], *, detail: str, action: str, seed: int | None
 ) -> Sheet:
     """Show what was done to tensors, the worst first, a total, and what was kept."""
     is_decoded = not _has_casts(rows)
-    converted = converted_rows(rows)
-    cast_rows = [row for row in rows if row.target is not None] if is_decoded else converted
-    groups = grouped(cast_rows, shown)
+    new_rows = converted_rows(rows)
+    cast_rows = [row for row in rows if row.target is not None] if is_decoded else new_rows
+    groups = group_rows(cast_rows, detail)
     if not groups:
         tables: list[Table | Section] = []
     elif is_decoded:
-        tables = [_decode_table(groups, shown)]
+        tables = [_decode_table(groups, detail)]
     else:
         groups = sorted(groups, key=_severity)
-        tables = [_cast_table(groups, shown, cast_rows), *_sections(groups, shown)]
-    kept = [row for row in rows if row.target is None]
-    kinds = "" if is_decoded else _kinds(kept)
+        tables = [_cast_table(groups, detail, cast_rows), *_sections(groups, detail)]
+    old_rows = [row for row in rows if row.target is None]
+    kinds = "" if is_decoded else _kinds(old_rows)
     lines = [f"{paths[0]} -> {paths[1]}: {counts_text(rows, action)}{kinds}, {_sizes(rows)}"]
     if seed is not None:
         lines.append(f"seed {seed}")
@@ -76,11 +76,11 @@ def counts_text(rows: Sequence[CastRow], action: str, verb: str = "") -> str:
 
     `verb` stands before what was done to them.
     """
-    converted = converted_rows(rows)
-    beside = sum(not row.has_scheme for row in converted) if action in _OF_WEIGHTS else 0
-    kept = sum(row.target is None for row in rows)
-    texts = [f"{counted(len(converted) - beside, 'tensor')} {verb}{action}"]
-    return ", ".join([*texts, *([f"{beside:,} cast"] if beside else []), f"{kept:,} kept"])
+    new_rows = converted_rows(rows)
+    casts = sum(not row.has_scheme for row in new_rows) if action in _OF_WEIGHTS else 0
+    old_count = sum(row.target is None for row in rows)
+    texts = [f"{counted(len(new_rows) - casts, 'tensor')} {verb}{action}"]
+    return ", ".join([*texts, *([f"{casts:,} cast"] if casts else []), f"{old_count:,} kept"])
 
 
 def _has_casts(rows: Iterable[CastRow]) -> bool:
@@ -92,13 +92,13 @@ def plan_sheet(
     rows: Sequence[CastRow],
     paths: tuple[str, str],
     *,
-    shown: str,
+    detail: str,
     action: str,
     room: tuple[int, int | None],
     left_out: Sequence[str],
 ) -> Sheet:
     """Show a plan: what tensors would become, the bytes needed and free, what is left out."""
-    groups = grouped(rows, shown)
+    groups = group_rows(rows, detail)
     absent = set() if len(groups) < len(rows) else {"tensors"}
     absent |= set() if any(row.shard is not None for row in rows) else {"file"}
     header = [name for name in _PLAN if name not in absent]
@@ -107,7 +107,7 @@ def plan_sheet(
         lambda: (
             [
                 cell
-                for name, cell in zip(_PLAN, _plan_cells(group, shown), strict=True)
+                for name, cell in zip(_PLAN, _plan_cells(group, detail), strict=True)
                 if name in header
             ]
             for group in groups
@@ -116,10 +116,10 @@ def plan_sheet(
         spare=("file", "before", "shape", "from", "by"),
         ranked=True,
     )
-    needed, free = room
+    nbytes, free = room
     lines = [
         f"{paths[0]} -> {paths[1]}: {counts_text(rows, action, 'would be ')}, {_sizes(rows)}",
-        f"to be written: {size_text(needed)}; free: "
+        f"to be written: {size_text(nbytes)}; free: "
         f"{'unknown' if free is None else size_text(free)}",
     ]
     if left_out:
@@ -127,19 +127,19 @@ def plan_sheet(
     return [*([table] if groups else []), Lines(lines)]
 
 
-def grouped(rows: Iterable[CastRow], shown: str) -> Collection[Sequence[CastRow]]:
+def group_rows(rows: Iterable[CastRow], detail: str) -> Collection[Sequence[CastRow]]:
     """Collect the tensors of each row of a table."""
     groups: dict[Any, list[CastRow]] = {}
     for index, row in enumerate(rows):
-        key: Any = index if shown == ALL else (row.source, row.target)
-        if shown == GROUPS:
+        key: Any = index if detail == ALL else (row.source, row.target)
+        if detail == GROUPS:
             key = (group_name(row.name), row.shape, *key)
         groups.setdefault(key, []).append(row)
     return groups.values()
 
 
 def _cast_table(
-    groups: Collection[Sequence[CastRow]], shown: str, rows: Sequence[CastRow]
+    groups: Collection[Sequence[CastRow]], detail: str, rows: Sequence[CastRow]
 ) -> Table:
     """Return the table of casts, with the number of tensors if a row is for several."""
     is_counted = len(groups) < len(rows)
@@ -151,7 +151,7 @@ def _cast_table(
     total = ("total", "" if is_counted else counted(len(rows), "tensor"), "", "")
     return Table(
         header,
-        lambda: (cells(group, _group_names(group, shown)) for group in groups),
+        lambda: (cells(group, _group_names(group, detail)) for group in groups),
         text_columns=len(_NAMES),
         total=cells(rows, total),
         spare=_SPARE,
@@ -160,11 +160,11 @@ def _cast_table(
     )
 
 
-def _sections(groups: Collection[Sequence[CastRow]], shown: str) -> Iterator[Section]:
+def _sections(groups: Collection[Sequence[CastRow]], detail: str) -> Iterator[Section]:
     """Return the tensors of each group, the worst first."""
     for group in groups:
-        if shown == GROUPS and len(group) > 1:
-            name, shape, source, target = _group_names(group, shown)
+        if detail == GROUPS and len(group) > 1:
+            name, shape, source, target = _group_names(group, detail)
             title = f"{name} ({shape}, {source} to {target}): {counted(len(group), 'tensor')}"
             yield Section(title, [_group_table(group)])
 
@@ -181,12 +181,12 @@ def _group_table(group: Sequence[CastRow]) -> Table:
     )
 
 
-def _decode_table(groups: Collection[Sequence[CastRow]], shown: str) -> Table:
+def _decode_table(groups: Collection[Sequence[CastRow]], detail: str) -> Table:
     return Table(
         ("weight", "shape", "from", "to", "tensors", "before", "after"),
         lambda: (
             (
-                *_group_names(group, shown),
+                *_group_names(group, detail),
                 f"{len(group):,}",
                 f"{sum(row.nbytes_before for row in group):,}",
                 f"{sum(row.nbytes_after for row in group):,}",
@@ -199,20 +199,20 @@ def _decode_table(groups: Collection[Sequence[CastRow]], shown: str) -> Table:
     )
 
 
-def _group_names(group: Sequence[CastRow], shown: str) -> tuple[str, ...]:
+def _group_names(group: Sequence[CastRow], detail: str) -> tuple[str, ...]:
     """Return what a row of a table is called: name, shape and formats."""
     row = group[0]
     name, shape = row.name, shape_text(row.shape)
-    if shown == TOTALS:
+    if detail == TOTALS:
         name, shape = "*", ""
     elif len(group) > 1:
         name = group_name(name)
     return (name, shape, row.source, row.target or "")
 
 
-def _plan_cells(group: Sequence[CastRow], shown: str) -> tuple[str, ...]:
+def _plan_cells(group: Sequence[CastRow], detail: str) -> tuple[str, ...]:
     """Return a row of a plan: a file or key if the group has one only, else how many."""
-    name, *others = _group_names(group, shown)
+    name, *others = _group_names(group, detail)
     files = {row.shard or "" for row in group}
     patterns = {row.pattern or "" for row in group}
     return (
@@ -235,9 +235,9 @@ def _total(group: Sequence[CastRow]) -> CastReport:
 def _severity(group: Sequence[CastRow]) -> tuple[float, ...]:
     """Return the key by which groups are sorted, the worst first: losses, then the ratio."""
     total = _total(group)
-    lost = max(total.overflowed, total.nan_out - total.nan_in, 0)
+    losses = max(total.overflowed, total.nan_out - total.nan_in, 0)
     ratio = total.sqnr_db
-    return (-lost, -total.underflowed, math.inf if math.isnan(ratio) else ratio)
+    return (-losses, -total.underflowed, math.inf if math.isnan(ratio) else ratio)
 
 
 def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
@@ -268,6 +268,6 @@ def _kinds(rows: Sequence[CastRow]) -> str:
 
 def _sizes(rows: Sequence[CastRow]) -> str:
     """Write the bytes of the tensors before and after."""
-    before = sum(row.nbytes_before for row in rows)
-    after = sum(row.nbytes_after for row in rows)
-    return f"{size_text(before)} -> {size_text(after)}"
+    old_size = sum(row.nbytes_before for row in rows)
+    new_size = sum(row.nbytes_after for row in rows)
+    return f"{size_text(old_size)} -> {size_text(new_size)}"

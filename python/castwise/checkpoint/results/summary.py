@@ -49,8 +49,8 @@ __all__ = [
     "summary_sheet",
 ]
 
+# Of 3 bits all values of a normal distribution may become zero, of each further bit half.
 _NORMAL_BITS = 3
-"""Of 3 bits all values of a normal distribution may become zero, of each further bit half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class CastSummary(Rendered):
     _VERB: ClassVar[str] = ""
 
     def __repr__(self) -> str:
-        before, after = (
+        old_size, new_size = (
             sum(getattr(row, f"nbytes_{when}") for row in self.rows) for when in ("before", "after")
         )
         findings = self.findings()
@@ -103,7 +103,7 @@ class CastSummary(Rendered):
             self,
             f"{shorten(str(self.source), 60)!r} -> {shorten(str(self.destination), 60)!r}",
             counts_text(self.rows, self.action, self._VERB),
-            f"{before:,} -> {counted(after, 'byte')}",
+            f"{old_size:,} -> {counted(new_size, 'byte')}",
             f"lost: {listed(finding.kind for finding in findings)}" if findings else None,
         )
 
@@ -174,13 +174,13 @@ class CastSummary(Rendered):
             There is no such kind, or `max_zeros` is not a share.
 
         """
-        chosen = chosen_kinds(kinds)
+        row_kinds = chosen_kinds(kinds)
         share = self.max_zeros if max_zeros is None else checked_share(max_zeros)
         return [
             Finding(kind, row.name, losses[kind], row.shard)
             for row in self.rows
             for losses in [self._losses(row, share)]
-            for kind in chosen
+            for kind in row_kinds
             if losses[kind]
         ]
 
@@ -219,25 +219,25 @@ def chosen_kinds(
     if not isinstance(kinds, Iterable):
         known = ", ".join(FINDINGS)
         raise TypeError(f"{given(name, kinds)} is not a finding or several; those are {known}")
-    chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    for kind in chosen:
+    names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for kind in names:
         if kind not in FINDINGS:
             raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
-    return chosen
+    return names
 
 
-def summary_sheet(summary: CastSummary, shown: str = GROUPS, action: str | None = None) -> Sheet:
+def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None = None) -> Sheet:
     """Return the tables of a summary, by default with its own action; see `conversion_sheet`."""
     paths = str(summary.source), str(summary.destination)
     seed = summary.options.get("seed")
     action = action or summary.action
-    sheet = conversion_sheet(summary.rows, paths, shown=shown, action=action, seed=seed)
+    sheet = conversion_sheet(summary.rows, paths, detail=detail, action=action, seed=seed)
     return [*sheet, *kept_lines(summary.kept)]
 
 
-def kept_lines(kept: Sequence[KeptTensors]) -> Sheet:
+def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
     """Return the line of what stays, if anything does."""
-    return [Lines([kept_text(kept)])] if kept else []
+    return [Lines([kept_text(groups)])] if groups else []
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:

@@ -22,8 +22,8 @@ from castwise.checkpoint.files.source_files import SourceFile, handle, system_er
 from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.checkpoint.results.report import Report
 
+# Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut.
 TILE = 1024
-"""Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""
 
 
 class Casting(NamedTuple):
@@ -89,15 +89,15 @@ class TensorRange(NamedTuple):
     @property
     def target_span(self) -> tuple[int, int]:
         """Where its bytes begin and end in the target."""
-        before = self._replace(length=self.begin, made_nbytes=None).target_nbytes
-        return self.target + before, self.target + before + self.target_nbytes
+        bytes_before = self._replace(length=self.begin, made_nbytes=None).target_nbytes
+        return self.target + bytes_before, self.target + bytes_before + self.target_nbytes
 
     @property
     def nbytes(self) -> int:
         """Bytes that are read and written."""
         return self.source_nbytes + self.target_nbytes
 
-    def cut(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:
+    def split_at(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:
         """Return the tiles within so many bytes, and the rest; None where nothing is left."""
         if nbytes >= self.nbytes:
             return self, None
@@ -110,27 +110,27 @@ class TensorRange(NamedTuple):
         return self._replace(length=count), rest
 
 
-def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
+def cut_ranges(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
     """Cut ranges, one after the other, where so many bytes are read and written.
 
-    What one job makes stays together. Every end has its list, which may be empty; what is left then
-    is in another one.
+    Every end has its list, which may be empty; what is left then is in another one.
     """
-    left = iter(ranges)
-    rest = next(left, None)
-    done = 0
+    rest_of_ranges = iter(ranges)
+    rest = next(rest_of_ranges, None)
+    nbytes = 0
     for end in ends:
-        taken: list[TensorRange] = []
+        pieces: list[TensorRange] = []
         while rest is not None:
-            is_made_with = taken and rest.job is not None and rest.job == taken[-1].job
-            piece, rest = (rest, None) if is_made_with else rest.cut(max(end - done, 0))
+            # What one job makes stays together.
+            is_made_with = pieces and rest.job is not None and rest.job == pieces[-1].job
+            piece, rest = (rest, None) if is_made_with else rest.split_at(max(end - nbytes, 0))
             if piece is None:
                 break
-            taken.append(piece)
-            done += piece.nbytes
-            rest = rest or next(left, None)
-        yield taken
-    yield [] if rest is None else [rest, *left]
+            pieces.append(piece)
+            nbytes += piece.nbytes
+            rest = rest or next(rest_of_ranges, None)
+        yield pieces
+    yield [] if rest is None else [rest, *rest_of_ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class Batch:
 
 _Job = tuple[int, int, tuple[int, int], ElementCast | None]
 
+# The report of each range, or why the batch cannot be converted.
 Outcome = tuple[list[Report | None], Exception | None]
-"""The report of each range, or why the batch cannot be converted."""
 
 
 def convert_batch(batch: Batch) -> Outcome:
@@ -160,10 +160,12 @@ def convert_batch(batch: Batch) -> Outcome:
             if source.state != batch.state[: len(source.state)]:
                 raise CheckpointError(f"{batch.source} was changed while it was read; run again")
             with batch.target.open("r+b") as target:
-                placed = [piece for piece in batch.ranges if piece.made_nbytes is None]
-                outcome = convert_ranges(batch.source, source.stream, target, placed, batch.threads)
+                ranges_in_place = [piece for piece in batch.ranges if piece.made_nbytes is None]
+                outcome = convert_ranges(
+                    batch.source, source.stream, target, ranges_in_place, batch.threads
+                )
                 if outcome[1] is None and batch.maker is not None:
-                    outcome = _with_made(batch.maker, target, batch.ranges, outcome[0]), None
+                    outcome = _add_made(batch.maker, target, batch.ranges, outcome[0]), None
                 target.flush()
                 os.fsync(target.fileno())
             return outcome
@@ -173,7 +175,7 @@ def convert_batch(batch: Batch) -> Outcome:
         return [], error
 
 
-def _with_made(
+def _add_made(
     maker: DerivedReader,
     target: BinaryIO,
     ranges: Sequence[TensorRange],
@@ -181,11 +183,11 @@ def _with_made(
 ) -> list[Report | None]:
     """Make the tensors that are made; returns the reports of all, given those of the others."""
     reports: list[Report | None] = []
-    left = iter(cast_reports)
+    reports_left = iter(cast_reports)
     with maker.beside_others() as reader:
         for job, pieces in groupby(ranges, key=lambda piece: piece.job):
             if job is None:
-                reports += (next(left) for _ in pieces)
+                reports += (next(reports_left) for _ in pieces)
                 continue
             places = {piece.name: piece.target for piece in pieces}
             report, (payload, _) = reader.write(places, target), reader.job(job)
@@ -216,7 +218,7 @@ def convert_ranges(
     index, stage, number, error = failure
     name = names[index]
     if error is not None:
-        return [], named(error, name)
+        return [], name_error(error, name)
     if number is None and stage == "write":  # the system took none of the bytes
         return [], OSError(errno.EIO, "no more can be written")
     if number is None:
@@ -225,7 +227,7 @@ def convert_ranges(
     return [], system_error(number, str(path) if stage == "read" else None)
 
 
-def named(error: Exception, name: str) -> Exception:
+def name_error(error: Exception, name: str) -> Exception:
     """Put the tensor in front of an error of `castwise.cast`."""
     return type(error)(f"tensor {name!r}: {error}")
 

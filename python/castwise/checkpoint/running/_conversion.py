@@ -29,7 +29,7 @@ from castwise.checkpoint.running._batches import (
     TensorRange,
     convert_ranges,
     element_cast,
-    named,
+    name_error,
 )
 from castwise.checkpoint.running._job_stream import JobStream
 from castwise.checkpoint.running._rearranging import (
@@ -85,7 +85,7 @@ class Conversion:
 
     @property
     def is_placed(self) -> bool:
-        """True if all tensors can be converted, or made, other_name at its place."""
+        """True if all tensors can be converted, or made, each at its place."""
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
@@ -99,7 +99,7 @@ class Conversion:
                 ranges.setdefault(span.job or name, []).append(span)
         return [span for spans in ranges.values() for span in spans]
 
-    def _placed(self, rest: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
+    def _find_placed(self, rest: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
         """Find what the engine converts at its place, one by one; others are noted."""
         for name in self._order:
             span = self._range(name)
@@ -115,7 +115,7 @@ class Conversion:
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
-    def here(self, meter: ProgressMeter, folder: Path | None = None) -> dict[str, Report | None]:
+    def run(self, meter: ProgressMeter, folder: Path | None = None) -> dict[str, Report | None]:
         """Let the engine convert tensors with places in this process, then convert the others.
 
         Returns the reports, by tensor, for `rows`; what a `batch` would make is of the others.
@@ -123,10 +123,10 @@ class Conversion:
 
         OverflowError, ValueError, TypeError: as `castwise.cast`, with the tensor's name in front.
         """
-        placed: list[str] = []
+        names_in_place: list[str] = []
         rest: dict[str, TensorRange | None] = {}
         reports: dict[str, Report | None] = {}
-        ranges = self._placed(rest)
+        ranges = self._find_placed(rest)
         if (leading := next(ranges, None)) is not None:
             source, target = self.reader.place(leading.name), self._writer.place(leading.name)
             assert source is not None, "by `ranges`"  # noqa: S101
@@ -137,19 +137,21 @@ class Conversion:
                 self.reader.path,
                 source[0],
                 target[0],
-                watch.noted(chain([leading], ranges), placed),
+                watch.note(chain([leading], ranges), names_in_place),
                 self._options.threads,
                 poll=watch.poll if meter.is_heard else None,
             )
             if error is not None:
                 raise error
             watch.finish()
-            reports |= zip(placed, engine_reports, strict=True)
-        streamed = [name for name, span in rest.items() if span is None]
-        self.reader.expect(streamed)
+            reports |= zip(names_in_place, engine_reports, strict=True)
+        names_of_stream = [name for name, span in rest.items() if span is None]
+        self.reader.expect(names_of_stream)
         with ExitStack() as files:
             stream = (
-                None if self._maker is None else JobStream(self._maker, streamed, folder, files)
+                None
+                if self._maker is None
+                else JobStream(self._maker, names_of_stream, folder, files)
             )
             for name, span in rest.items():
                 if name in reports:  # made with another
@@ -157,13 +159,13 @@ class Conversion:
                 if span is not None:
                     reports |= self._make(name, rest, meter)
                 elif self._is_rearranged(name):
-                    reports[name] = self._rearranged(name, meter, folder)
+                    reports[name] = self._rearrange(name, meter, folder)
                 else:
-                    reports[name] = self._passed_through(name, meter, stream)
+                    reports[name] = self._convert_pieces(name, meter, stream)
         return reports
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return what other_name tensor takes, in the order of conversion: its bytes, and others.
+        """Return what each tensor takes, in the order of conversion: its bytes, and others.
 
         The others are those of temporary files, as long as it is converted.
         """
@@ -180,7 +182,7 @@ class Conversion:
         return row_of(self._writer, name, report, shard)
 
     def rows(self, reports: Mapping[str, Report | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors, given the reports that `here` or batches returned."""
+        """Return the rows of all tensors, given the reports that `run` or batches returned."""
         return [
             CastRow.of(
                 self._plans[name],
@@ -206,81 +208,84 @@ class Conversion:
         }
         meter.starts(payload if payload in places else name)
         report = maker.write(places, place[0])
-        meter.finished(sum(self._plans[other_name].info.nbytes for other_name in places))
+        meter.finish(sum(self._plans[other_name].info.nbytes for other_name in places))
         return {other_name: report if other_name == payload else None for other_name in places}
 
-    def _passed_through(
+    def _convert_pieces(
         self, name: str, meter: ProgressMeter, stream: JobStream | None
     ) -> Report | None:
         """Convert a tensor whose pieces pass through Python."""
         meter.starts(name)
         casting, maker = self._casting(name), self._maker
-        is_derived = maker is not None and maker.derived(name) is not None
+        is_derived = maker is not None and maker.find_derived(name) is not None
         read = partial(self.reader.pieces, name)
         if stream is not None and is_derived:
             read = partial(stream.pieces, name)
         if casting is None:
             self._writer.write_pieces(name, read(_PIECE_BYTES))
-            meter.finished(self._plans[name].info.nbytes)
+            meter.finish(self._plans[name].info.nbytes)
             return None if stream is None else stream.reports.get(name)
         source, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (source, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
         reports: list[CastReport] = []
 
-        def converted() -> Iterator[bytes]:
-            done = 0
+        def convert() -> Iterator[bytes]:
+            offset = 0
             for piece in read(source.nbytes(count)):
-                if done:
-                    meter.reaches(done, name)
+                if offset:
+                    meter.reaches(offset, name)
                 try:
-                    start = done // source.nbytes(TILE) * TILE
+                    start = offset // source.nbytes(TILE) * TILE
                     result, report = cast_piece(start, piece)
                 except (OverflowError, ValueError, TypeError) as error:
-                    raise named(error, name) from error
+                    raise name_error(error, name) from error
                 if report is not None:
                     reports[:] = [sum(reports, report)]
-                done += len(piece)
+                offset += len(piece)
                 yield result
 
-        self._writer.write_pieces(name, converted())
-        meter.finished(self._plans[name].info.nbytes)
+        self._writer.write_pieces(name, convert())
+        meter.finish(self._plans[name].info.nbytes)
         if not self._plans[name].is_cast:
             return None if stream is None else stream.reports.get(name)
         return reports[0] if reports else CastReport()
 
-    def _rearranged(self, name: str, meter: ProgressMeter, folder: Path | None) -> Report | None:
+    def _rearrange(self, name: str, meter: ProgressMeter, folder: Path | None) -> Report | None:
         """Convert a tensor that is brought into C order for it."""
         meter.starts(name)
-        with in_c_order(self.reader, name, folder) as ordered:
+        with in_c_order(self.reader, name, folder) as file_in_order:
             if not self._writer.elements(name).fortran:
-                return self._alone(ordered, self._writer, meter, folder)
-            with temporary_file(folder) as result, temporary_file(folder) as reordered:
+                return self._convert_one(file_in_order, self._writer, meter, folder)
+            with temporary_file(folder) as result, temporary_file(folder) as new_file:
                 writer = cast("Writer", InCOrder(self._writer, name, result))
-                report = self._alone(ordered, writer, meter, folder)
+                report = self._convert_one(file_in_order, writer, meter, folder)
                 elements, shape = self._writer.elements(name), self._plans[name].info.shape
                 arrangement = Arrangement.fortran(elements.nbytes(1), shape)
-                rearrange(arrangement.in_c_order(), arrangement, (result, 0), reordered)
+                rearrange(arrangement.in_c_order(), arrangement, (result, 0), new_file)
                 length = elements.nbytes(math.prod(shape))
-                self._writer.write_pieces(name, pieces_of(reordered, 0, length, _PIECE_BYTES))
+                self._writer.write_pieces(name, pieces_of(new_file, 0, length, _PIECE_BYTES))
         return report
 
     def _temporary(self, name: str) -> int:
-        """Return the most bytes that `_rearranged` takes beside the tensor's own, when it ends."""
+        """Return the most bytes that `_rearrange` takes beside the tensor's own, when it ends."""
         arrangement = self.reader.arrangement(name)
         if arrangement is None or not self._is_rearranged(name):
             return 0
-        ordered, new_nbytes = self.reader.tensors[name].nbytes, nbytes_after(self._writer, name)
-        reordered = 2 * new_nbytes if self._writer.elements(name).fortran else 0
-        unpacked = 0 if self.reader.place(name) is not None else arrangement.reach
-        return ordered + max(reordered, unpacked - new_nbytes)
+        nbytes_in_order, new_nbytes = (
+            self.reader.tensors[name].nbytes,
+            nbytes_after(self._writer, name),
+        )
+        nbytes_of_result = 2 * new_nbytes if self._writer.elements(name).fortran else 0
+        nbytes_of_source = 0 if self.reader.place(name) is not None else arrangement.reach
+        return nbytes_in_order + max(nbytes_of_result, nbytes_of_source - new_nbytes)
 
-    def _alone(
+    def _convert_one(
         self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None
     ) -> Report | None:
         """Convert the one tensor of a reader."""
         conversion = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
-        (row,) = conversion.rows(conversion.here(meter, folder), None)
+        (row,) = conversion.rows(conversion.run(meter, folder), None)
         return row.report
 
     def _is_rearranged(self, name: str) -> bool:
@@ -300,22 +305,26 @@ class Conversion:
             return None
         source = self.reader.elements(name)
         assert source is not None, "writers refuse what is of no format"  # noqa: S101
-        target, asked = self._writer.elements(name), self._plans[name].is_cast
-        if not asked and source == target:
+        target, is_cast = self._writer.elements(name), self._plans[name].is_cast
+        if not is_cast and source == target:
             return None
-        casting = self._castings.get((source, target, asked))
+        casting = self._castings.get((source, target, is_cast))
         if casting is None or self._options.seed is not None:
             options, plan = None, self._plans[name]
-            if asked:
-                given = self._options.for_tensor(name, plan.info.format, plan.target)
-                options = tuple(given.items())
-            casting = self._castings[source, target, asked] = Casting(source, target, options)
+            if is_cast:
+                pairs = self._options.for_tensor(name, plan.info.format, plan.target)
+                options = tuple(pairs.items())
+            casting = self._castings[source, target, is_cast] = Casting(source, target, options)
         return casting
 
     def _range(self, name: str) -> TensorRange | None:
         """Return where a tensor lies in both files; None if it cannot be converted there."""
         source, target = self.reader.place(name), self._writer.place(name)
-        if target is not None and self._maker is not None and self._maker.derived(name) is not None:
+        if (
+            target is not None
+            and self._maker is not None
+            and self._maker.find_derived(name) is not None
+        ):
             if self._casting(name) is not None:
                 return None
             nbytes = nbytes_after(self._writer, name)
@@ -333,36 +342,38 @@ class _Watch:
 
     def __init__(self, meter: ProgressMeter) -> None:
         self._meter = meter
-        self._left: deque[TensorRange] = deque()
+        self._ranges: deque[TensorRange] = deque()
         self._current: TensorRange | None = None
-        self._before = 0  # bytes of the tensors before it
+        self._bytes_before = 0  # bytes of the tensors before it
 
-    def noted(self, ranges: Iterable[TensorRange], names: list[str]) -> Iterator[TensorRange]:
+    def note(self, ranges: Iterable[TensorRange], names: list[str]) -> Iterator[TensorRange]:
         """Take note of whole tensors, and of their names, as the engine is given them."""
         for span in ranges:
             names.append(span.name)
             if not self._meter.is_heard:
                 yield span
                 continue
-            self._left.append(span)
+            self._ranges.append(span)
             if self._current is None:
                 self._next()
             yield span
 
     def _next(self) -> None:
         if self._current is not None:
-            self._meter.finished(self._current.source_nbytes)
-            self._before += self._current.source_nbytes
-        self._current = self._left.popleft() if self._left else None
+            self._meter.finish(self._current.source_nbytes)
+            self._bytes_before += self._current.source_nbytes
+        self._current = self._ranges.popleft() if self._ranges else None
         if self._current is not None:
             self._meter.starts(self._current.name)
 
-    def poll(self, taken: int) -> None:
+    def poll(self, nbytes: int) -> None:
         """Take note that so many bytes were taken, in the order of the tensors."""
-        while self._current is not None and taken >= self._before + self._current.source_nbytes:
+        while (
+            self._current is not None and nbytes >= self._bytes_before + self._current.source_nbytes
+        ):
             self._next()
-        if self._current is not None and taken > self._before:
-            self._meter.reaches(taken - self._before, self._current.name)
+        if self._current is not None and nbytes > self._bytes_before:
+            self._meter.reaches(nbytes - self._bytes_before, self._current.name)
 
     def finish(self) -> None:
         """Take note that all tensors are done."""

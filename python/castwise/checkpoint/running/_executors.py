@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.results.report import CastRow, ProgressMeter, Report
-from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
+from castwise.checkpoint.running._batches import (
+    Batch,
+    Outcome,
+    TensorRange,
+    convert_batch,
+    cut_ranges,
+)
 from castwise.checkpoint.running._conversion import Conversion
-from castwise.checkpoint.running._output_files import OutputFile, opened
+from castwise.checkpoint.running._output_files import OutputFile, reopen
 
+# Bytes that a batch reads and writes.
 BATCH_BYTES = 256 << 20
-"""Bytes that a batch reads and writes."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -32,10 +39,11 @@ class Executing:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for submitted in self._all():
-            if submitted.future is not None:
+        works = (batches for work in self._work.values() for _, batches in work)
+        for task in chain.from_iterable(works):
+            if task.future is not None:
                 with suppress(Exception):  # of any executor; another error may be under way
-                    submitted.future.cancel()
+                    task.future.cancel()
 
     def begin(self, target: OutputFile, file: BinaryIO) -> None:
         """Write the header into a new file that has a name, and let the executor begin with it.
@@ -51,13 +59,13 @@ class Executing:
         work = self._work[target.name] = []
         for conversion in conversions:
             ranges = conversion.ranges()
-            submitted: list[_Submitted] = []
-            work.append((conversion, submitted))
+            tasks: list[_Submitted] = []
+            work.append((conversion, tasks))
             total = sum(piece.nbytes for piece in ranges)
-            for ranges_of_batch in cut(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
+            for ranges_of_batch in cut_ranges(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
                 if ranges_of_batch:  # none ends where a large tensor is made
                     batch = conversion.batch(ranges_of_batch, Path(file.name))
-                    submitted.append(_Submitted(batch, self._executor))
+                    tasks.append(_Submitted(batch, self._executor))
 
     def rows(
         self, target: OutputFile, meter: ProgressMeter, shard: str | None
@@ -72,30 +80,22 @@ class Executing:
         work = self._work[target.name]  # until the end, so that an error cancels what is left
         for conversion, batches in work:
             reports: list[tuple[TensorRange, Report | None]] = []
-            for submitted in batches:
-                ranges = submitted.batch.ranges
+            for task in batches:
+                ranges = task.batch.ranges
                 meter.starts(ranges[0].name)
-                outcomes, error = submitted.outcome()
+                outcomes, error = task.outcome()
                 if error is not None:
                     raise error
                 reports += zip(ranges, outcomes, strict=True)
-                meter.finished(sum(piece.source_nbytes for piece in ranges))
-            rows += conversion.rows(summed(reports), shard)
-            with opened(conversion.reader) as reader:
+                meter.finish(sum(piece.source_nbytes for piece in ranges))
+            rows += conversion.rows(sum_reports(reports), shard)
+            with reopen(conversion.reader) as reader:
                 reader.check_unchanged()
         del self._work[target.name]
         return target.in_order(rows, work[0][0].file_order)
 
-    def _all(self) -> Iterator[_Submitted]:
-        return (
-            submitted
-            for work in self._work.values()
-            for _, batches in work
-            for submitted in batches
-        )
 
-
-def summed(reports: Sequence[tuple[TensorRange, Report | None]]) -> dict[str, Report | None]:
+def sum_reports(reports: Sequence[tuple[TensorRange, Report | None]]) -> dict[str, Report | None]:
     """Return the report of each tensor, by its name, from those of its ranges."""
     by_name: dict[str, list[Report]] = {}
     for piece, report in reports:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 
 
 def refuse_losses(folder: Checkpoint) -> None:
     """CheckpointError if files to be replaced hold more than the tensors of the model."""
     for reader in folder.shards.values():
-        if lost := reader.lost_entries():
+        if entries := reader.lost_entries():
             raise CheckpointError(
-                f"{reader.path} also holds {listed(lost)}, which would be lost; name another folder"
+                f"{reader.path} also holds {join_names(entries)}, which would be lost; name "
+                "another folder"
             )
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from castwise._core import __version__
-from castwise.checkpoint._errors import listed
+from castwise.checkpoint._config import MAX_CONFIG_BYTES
+from castwise.checkpoint._errors import join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.files.source_files import open_file, read_file
@@ -25,17 +26,16 @@ from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.text.wording import argument
 
+# Plain values as JSON gives them back, by the keys below.
 Job = dict[str, Any]
-"""Plain values as JSON gives them back, by the keys below."""
 
+# As the caller gave them, by name; they explain a difference of all else.
 ARGUMENTS = "arguments"
-"""As the caller gave them, by name; they explain a difference of all else."""
 
+# What tells whether those were changed that are copied when parts are put together.
 OTHER_FILES = "other files"
-"""What tells whether those were changed that are copied when parts are put together."""
 
 _TEXT_FILES = ("dtype_map", "policy")
-_MAX_CONFIG_BYTES = 10_000_000
 _PIECE_BYTES = 1 << 20
 _NANOSECONDS = 1_000_000_000
 
@@ -43,13 +43,13 @@ _NANOSECONDS = 1_000_000_000
 def job_of(
     sources: Mapping[str, Reader],
     options: CastOptions,
-    planned: Mapping[str, Sequence[Planned]],
+    plans_of_shards: Mapping[str, Sequence[Planned]],
     arguments: Mapping[str, Any],
 ) -> Job:
     """Return all that decides the result; `arguments` are plain values by name."""
     plans = [
         [shard, plan.info.name, plan.info.stored, plan.info.shape, plan.info.format, plan.target]
-        for shard, plans in planned.items()
+        for shard, plans in plans_of_shards.items()
         for plan in plans
     ]
     job = {
@@ -66,46 +66,54 @@ def job_of(
     return dict(json.loads(json.dumps(job)))
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def differences(other_job: Mapping[str, Any], own_job: Mapping[str, Any]) -> str:
     """Say how the job of other runs differs from this one; empty if it does not."""
-    if there == here:
+    if other_job == own_job:
         return ""
-    texts = [*_differing("", there.get(ARGUMENTS), here[ARGUMENTS], _LABELS[""])]
-    for key in (key for key in here if key not in {ARGUMENTS, "options", "tensors", OTHER_FILES}):
-        texts += _differing(key, there.get(key), here[key], _LABELS.get(key, str))
+    texts = [*_differences("", other_job.get(ARGUMENTS), own_job[ARGUMENTS], _LABELS[""])]
+    for key in (
+        key for key in own_job if key not in {ARGUMENTS, "options", "tensors", OTHER_FILES}
+    ):
+        texts += _differences(key, other_job.get(key), own_job[key], _LABELS.get(key, str))
     if not texts:  # the rest follows from the arguments, but for a seed that was drawn
-        texts += _differing("options", there.get("options"), here["options"], argument)
-        others = there.get(OTHER_FILES), here.get(OTHER_FILES)
-        texts += _differing(OTHER_FILES, *others, _LABELS["source"])
-    return listed(texts) or "the dtypes, the shapes or the files of the tensors"
+        texts += _differences("options", other_job.get("options"), own_job["options"], argument)
+        others = other_job.get(OTHER_FILES), own_job.get(OTHER_FILES)
+        texts += _differences(OTHER_FILES, *others, _LABELS["source"])
+    return join_names(texts) or "the dtypes, the shapes or the files of the tensors"
 
 
 _NAMES = {"": "arguments", "parts": "the number of parts", "version": "the version of castwise"}
+# How an error calls what stands under a key of a job, where that is not its name.
 _LABELS: dict[str, Callable[[str], str]] = {
     "": lambda name: "the command" if name == "command" else argument(name),
     "source": "{} of the source".format,
     "configurations": lambda path: path.removeprefix("/"),
 }
-"""How an error calls what stands under a key of a job, where that is not its name."""
 
 
-def _differing(
-    key: str, there: object, here: object, label: Callable[[str], str], name: str | None = None
+def _differences(
+    key: str,
+    other_value: object,
+    own_value: object,
+    label: Callable[[str], str],
+    name: str | None = None,
 ) -> Iterator[str]:
     """Say each difference of two values, of mappings by their names."""
-    if there == here:
+    if other_value == own_value:
         return
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for one in dict.fromkeys((*there, *here)):
-            called = label(one) if name is None else f"{name} {one!r}"
-            yield from _differing(key, there.get(one), here.get(one), label, called)
+    if isinstance(other_value, Mapping) and isinstance(own_value, Mapping):
+        for one in dict.fromkeys((*other_value, *own_value)):
+            entry_name = label(one) if name is None else f"{name} {one!r}"
+            yield from _differences(
+                key, other_value.get(one), own_value.get(one), label, entry_name
+            )
         return
     subject = name or _NAMES.get(key, key)
     if key in {"configurations", "maps"}:
         yield f"{subject} was changed"
     else:
         text_of = _file_text if key in {"source", OTHER_FILES} else _value_text
-        yield f"{subject} is {text_of(there)} there and {text_of(here)} here"
+        yield f"{subject} is {text_of(other_value)} there and {text_of(own_value)} here"
 
 
 def _value_text(value: object) -> str:
@@ -125,10 +133,10 @@ def _file_text(state: object) -> str:
 
 def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
     """Return the checksums of what states how the tensors are stored that are made of others."""
-    derived = (
+    readers = (
         (path, reader) for path, reader in sources.items() if isinstance(reader, DerivedReader)
     )
-    folders = {os.path.dirname(path): reader.path.parent for path, reader in derived}
+    folders = {os.path.dirname(path): reader.path.parent for path, reader in readers}
     return {
         f"{prefix}/{name}": _digest(folder / name)
         for prefix, folder in folders.items()
@@ -144,22 +152,20 @@ def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(read_file(path, _MAX_CONFIG_BYTES)).hexdigest()
+    return hashlib.sha256(read_file(path, MAX_CONFIG_BYTES)).hexdigest()
 
 
 def checksum(path: Path, begin: int = 0, end: int | None = None) -> int:
-    """Return the CRC-32 of a span of a file, of all of it without `end`.
-
-    It is to find accidents, at the speed of memory: 3 to 4 GiB/s, where SHA-256 has 1.4.
-    """
+    """Return the CRC-32 of a span of a file, of all of it without `end`."""
+    # CRC-32 finds accidents at the speed of memory: 3 to 4 GiB/s, where SHA-256 has 1.4.
     value, buffer = 0, memoryview(bytearray(_PIECE_BYTES))
     with open_file(path) as file:
         file.seek(begin)
-        left = None if end is None else end - begin
-        while left != 0:
-            count = file.readinto(buffer if left is None else buffer[:left])
+        bytes_left = None if end is None else end - begin
+        while bytes_left != 0:
+            count = file.readinto(buffer if bytes_left is None else buffer[:bytes_left])
             if not count:
                 break
             value = zlib.crc32(buffer[:count], value)
-            left = None if left is None else left - count
+            bytes_left = None if bytes_left is None else bytes_left - count
     return value

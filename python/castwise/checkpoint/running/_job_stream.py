@@ -45,26 +45,24 @@ class JobStream:
             yield from pieces_of(self._file, *place, nbytes)
             return
         payload, names = self._maker.job(name)
-        smaller = [
-            beside for beside in names if beside in self._names and beside not in {name, payload}
-        ]
-        ends = {beside: self._reserved(beside) for beside in smaller}
-        for arrays, report in self._maker.made([name, *smaller]):
-            for beside, array in arrays.items():
+        smaller = [part for part in names if part in self._names and part not in {name, payload}]
+        ends = {part: self._reserve(part) for part in smaller}
+        for arrays, report in self._maker.make_tensors([name, *smaller]):
+            for part, array in arrays.items():
                 data = to_bytes(array).data
-                if beside == name:
+                if part == name:
                     yield cast("bytes", data)  # as good to write
                 elif self._file is not None:
-                    write_at(self._file, data, ends[beside])
-                    ends[beside] += data.nbytes
+                    write_at(self._file, data, ends[part])
+                    ends[part] += data.nbytes
             if report is not None:
-                before = self.reports.get(payload)
-                self.reports[payload] = report if before is None else before + report
+                earlier = self.reports.get(payload)
+                self.reports[payload] = report if earlier is None else earlier + report
         self._names -= {name, *smaller}
 
-    def _reserved(self, name: str) -> int:
+    def _reserve(self, name: str) -> int:
         """Reserve room for a tensor that waits; returns where it begins."""
-        tensor, begin = self._maker.derived(name), self._end
+        tensor, begin = self._maker.find_derived(name), self._end
         assert tensor is not None, "of a job"  # noqa: S101
         if self._file is None:
             self._file = self._files.enter_context(temporary_file(self._folder))

@@ -28,11 +28,9 @@ def measured_rows(
 
 @contextmanager
 def _discarding(name: str) -> Iterator[BinaryIO]:
-    """Open what takes the bytes of a file and keeps none of them.
-
-    Containers that may read again what they have written are written to a file without a name,
-    which is gone at the end.
-    """
+    """Open what takes the bytes of a file and keeps none of them."""
+    # Containers that may read again what they have written are written to a file without a name,
+    # which is gone at the end.
     if not has_places(Path(name)):
         with tempfile.TemporaryFile() as file:
             yield cast("BinaryIO", file)

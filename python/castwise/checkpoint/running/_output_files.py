@@ -25,8 +25,8 @@ from castwise.checkpoint.running._conversion import Conversion, row_of
 
 _SUFFIX = ".safetensors"
 
+# A file, and what becomes of those of its tensors that go into one target.
 Source = tuple[Reader, list[Planned]]
-"""A file, and what becomes of those of its tensors that go into one target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class OutputFile:
     options: CastOptions
 
     @property
-    def planned(self) -> list[Planned]:
+    def plans(self) -> list[Planned]:
         """All that becomes of tensors in it."""
-        return [planned for _, plans in self.sources for planned in plans]
+        return [plan for _, plans in self.sources for plan in plans]
 
     def write(self, file: BinaryIO, meter: ProgressMeter, shard: str | None) -> list[CastRow]:
         """Write it into an empty file; `shard` is what the rows call it."""
@@ -54,15 +54,15 @@ class OutputFile:
         folder = folder_of(file)
         *earlier, last = self.sources
         # The last stays open until the writer is done: it may have more than tensors to copy.
-        with opened(last[0]):
+        with reopen(last[0]):
             with self._writer(file) as writer:
                 for reader, plans in earlier:
-                    with opened(reader):
+                    with reopen(reader):
                         conversion = self._conversion(reader, plans, writer)
-                        rows += conversion.rows(conversion.here(meter, folder), shard)
+                        rows += conversion.rows(conversion.run(meter, folder), shard)
                         reader.check_unchanged()
                 conversion = self._conversion(*last, writer)
-                rows += conversion.rows(conversion.here(meter, folder), shard)
+                rows += conversion.rows(conversion.run(meter, folder), shard)
             last[0].check_unchanged()
         return self.in_order(rows, writer.order)
 
@@ -72,9 +72,9 @@ class OutputFile:
         readers = {plan.info.name: reader for reader, plans in self.sources for plan in plans}
         with self._writer(cast("BinaryIO", file)) as writer:
             for reader, names in groupby(writer.order, readers.__getitem__):
-                with opened(reader):
+                with reopen(reader):
                     conversion = Conversion(reader, writer, self.options, set(names))
-                    rows += conversion.rows(conversion.here(meter), shard)
+                    rows += conversion.rows(conversion.run(meter), shard)
                     reader.check_unchanged()
         return rows
 
@@ -137,7 +137,7 @@ class OutputFile:
             raise _PreviewDone
 
     def _writer(self, file: BinaryIO) -> Writer:
-        return new_writer(Path(self.name), file, self.planned, self.metadata, joined_source(self))
+        return new_writer(Path(self.name), file, self.plans, self.metadata, joined_source(self))
 
     def _conversion(self, reader: Reader, plans: Sequence[Planned], writer: Writer) -> Conversion:
         is_part = len(plans) < len(writer.planned)
@@ -159,7 +159,7 @@ class OutputComponent:
     # Path of their index in the new folder, None if there is none.
     index_name: str | None
     # True if their tensors are divided otherwise than in the source.
-    divided: bool
+    is_divided: bool
 
     @property
     def names(self) -> set[str]:
@@ -168,20 +168,22 @@ class OutputComponent:
 
     def index(self, rows: Sequence[CastRow]) -> str:
         """Return the index for rows of these files."""
-        cut = len(self.component.prefix)
-        if self.divided:
-            weight_map = {row.name: (row.shard or "")[cut:] for row in rows}
+        length = len(self.component.prefix)
+        if self.is_divided:
+            weight_map = {row.name: (row.shard or "")[length:] for row in rows}
             total = sum(row.nbytes_after for row in rows)
             return new_index(self.component, dict(sorted(weight_map.items())), total)
         weights: Mapping[str, str] = self.component.index["weight_map"]
         weight_map = {name: safetensors_name(shard) for name, shard in weights.items()}
         total = sum(
-            row.nbytes_after for row in rows if weight_map.get(row.name) == (row.shard or "")[cut:]
+            row.nbytes_after
+            for row in rows
+            if weight_map.get(row.name) == (row.shard or "")[length:]
         )
         return new_index(self.component, weight_map, total)
 
 
-def opened(reader: Reader) -> AbstractContextManager[Reader]:
+def reopen(reader: Reader) -> AbstractContextManager[Reader]:
     """Open the file of a shard for a block; that of another container is open as the run lasts."""
     return reader if reader.reopens else nullcontext(reader)
 

@@ -20,8 +20,8 @@ from castwise.checkpoint.running._batches import TensorRange
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile
 
+# The conversions of each file, with all that belongs to them.
 Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
-"""The conversions of each file, with all that belongs to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def outlines(work: Work) -> Iterator[Outline]:
     """Return the outline of each file."""
     for _, group in groupby(work, lambda one: one[0].name):
         targets, _, ranges = zip(*group, strict=True)
-        spans = joined(span.target_span for one in ranges for span in one)
+        spans = join_spans(span.target_span for one in ranges for span in one)
         with tempfile.TemporaryFile() as file:
             targets[0].write_header(file)
             size = max([file.seek(0, os.SEEK_END), *(end for _, end in spans)])
@@ -54,10 +54,8 @@ def outlines(work: Work) -> Iterator[Outline]:
 
 
 def begin_file(outline: Outline, files: Path) -> bool:
-    """Give a file its size, and all but its tensors; returns True if it had another size.
-
-    Every part does that, with the same bytes.
-    """
+    """Give a file its size, and all but its tensors; returns True if it had another size."""
+    # Every part does that, with the same bytes.
     path = files / outline.target.name
     files.mkdir(exist_ok=True)  # an error if the folder that it is in was removed
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +96,7 @@ def _opened_or_created(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o666)
 
 
-def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return spans of a file in their order, those in a row as one."""
     rows: list[tuple[int, int]] = []
     for begin, end in sorted(spans):

@@ -83,22 +83,22 @@ def in_c_order(reader: Reader, name: str, folder: Path | None) -> Iterator[Rearr
     """
     arrangement = reader.arrangement(name)
     assert arrangement is not None, "a tensor in C order stays where it is"  # noqa: S101
-    with temporary_file(folder) as ordered, temporary_file(folder) as unpacked:
+    with temporary_file(folder) as result, temporary_file(folder) as copy:
         place = reader.place(name)
         if place is None:
-            done = 0
+            offset = 0
             for piece in reader.pieces(name, _PIECE_BYTES):
-                write_at(unpacked, memoryview(piece), done)
-                done += len(piece)
-            place = unpacked, 0
+                write_at(copy, memoryview(piece), offset)
+                offset += len(piece)
+            place = copy, 0
         try:
-            rearrange(arrangement, arrangement.in_c_order(), place, ordered)
+            rearrange(arrangement, arrangement.in_c_order(), place, result)
         except EOFError as error:
             raise CheckpointError(
                 f"{reader.path}: truncated while it was read; tensor {name!r}"
             ) from error
-        unpacked.truncate(0)
-        yield Rearranged(reader, name, ordered)
+        copy.truncate(0)
+        yield Rearranged(reader, name, result)
 
 
 @contextmanager
@@ -110,26 +110,30 @@ def temporary_file(folder: Path | None) -> Iterator[BinaryIO]:
 
 def pieces_of(file: BinaryIO, begin: int, length: int, nbytes: int) -> Iterator[bytes]:
     """Read `length` bytes of a file, `nbytes` at a time."""
-    for done in range(0, length, nbytes):
-        file.seek(begin + done)
-        yield file.read(min(nbytes, length - done))
+    for offset in range(0, length, nbytes):
+        file.seek(begin + offset)
+        yield file.read(min(nbytes, length - offset))
 
 
 def rearrange(
-    stored: Arrangement, ordered: Arrangement, source: tuple[BinaryIO, int], target: BinaryIO
+    source_order: Arrangement,
+    target_order: Arrangement,
+    source: tuple[BinaryIO, int],
+    target: BinaryIO,
 ) -> None:
     """Copy all items of a tensor from a place in a file to the begin of another one.
 
-    `stored` and `ordered` have the same shape and size of items; those of `ordered` do not overlap.
+    `source_order` and `target_order` have the same shape and size of items; those of the target do
+    not overlap.
 
     EOFError: the source ends early.
     OSError: it cannot be read, or the target not be written.
     """
     file, begin = source
     rearrange_items(
-        (handle(file), begin, stored.strides),
-        (handle(target), ordered.strides),
-        (stored.item, stored.shape),
+        (handle(file), begin, source_order.strides),
+        (handle(target), target_order.strides),
+        (source_order.item, source_order.shape),
         _BLOCK_BYTES,
     )
 

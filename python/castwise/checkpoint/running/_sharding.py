@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.interface import Reader
@@ -26,25 +26,27 @@ from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".safetensors"
+# What the names of the files begin with that transformers, diffusers and peft load.
 _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
-"""What the names of the files begin with that transformers, diffusers and peft load."""
 
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 def same_files(
-    component: Component, planned: Mapping[str, list[Planned]], options: CastOptions
+    component: Component, plans_of_shards: Mapping[str, list[Planned]], options: CastOptions
 ) -> OutputComponent:
     """Make each file of a component from one of the source, with its name in safetensors."""
     targets = [
-        OutputFile(safetensors_name(name), [(reader, planned[name])], reader.metadata, options)
+        OutputFile(
+            safetensors_name(name), [(reader, plans_of_shards[name])], reader.metadata, options
+        )
         for name, reader in component.shards.items()
     ]
     index_name = component.index_name and safetensors_name(component.index_name)
-    component_targets = OutputComponent(component, targets, index_name, divided=False)
+    component_targets = OutputComponent(component, targets, index_name, is_divided=False)
     if len(component_targets.names) < len(targets):
         raise CheckpointError(
-            f"shards would have the same name as safetensors: {listed([*component.shards])}; "
+            f"shards would have the same name as safetensors: {join_names([*component.shards])}; "
             f"divide the tensors anew ({argument('max_shard_size')})"
         )
     return component_targets
@@ -53,36 +55,34 @@ def same_files(
 def one_file(
     name: str,
     shards: Mapping[str, Reader],
-    planned: Mapping[str, list[Planned]],
+    plans_of_shards: Mapping[str, list[Planned]],
     options: CastOptions,
 ) -> OutputFile:
     """Make one file of all shards."""
-    _check_distinct(planned)
-    sources = [(reader, planned[shard]) for shard, reader in shards.items()]
+    _check_distinct(plans_of_shards)
+    sources = [(reader, plans_of_shards[shard]) for shard, reader in shards.items()]
     return OutputFile(name, sources, _metadata(shards), options)
 
 
-def divided(
+def divide(
     component: Component,
-    planned: Mapping[str, list[Planned]],
+    plans_of_shards: Mapping[str, list[Planned]],
     options: CastOptions,
     limit: int,
     *,
     is_file: bool,
 ) -> OutputComponent:
-    """Divide the tensors of a component, in their order, into shards of at most `limit` bytes.
-
-    The rule is that of huggingface_hub: the sizes are those of the tensors, and one that is larger
-    than the limit has a shard of its own. Tensors that the index did not name are in the new one.
-    Shards are named as transformers does it, after the files that they come from; if that
-    `is_file` without a folder, and of a name that no library loads, "model".
-    """
+    """Divide the tensors of a component, in their order, into shards of at most `limit` bytes."""
+    # Shards are named as transformers does it, after the files that they come from; if that
+    # `is_file` without a folder, and of a name that no library loads, "model".
     stem, variant = _stem(component, is_file=is_file)
-    whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, planned, options)
-    writer = SafetensorsWriter(io.BytesIO(), whole.planned, {}, joined_source(whole))
+    whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, plans_of_shards, options)
+    writer = SafetensorsWriter(io.BytesIO(), whole.plans, {}, joined_source(whole))
     shards: list[list[Source]] = []
     shard: list[Source] = []
     size = 0
+    # The rule is that of huggingface_hub: the sizes are those of the tensors, and one that is
+    # larger than the limit has a shard of its own.
     for reader, plans in whole.sources:
         for plan in plans:
             nbytes = nbytes_after(writer, plan.info.name)
@@ -107,7 +107,7 @@ def divided(
         for suffix, sources in zip(suffixes, shards, strict=True)
     ]
     index_name = f"{component.prefix}{stem}{_SUFFIX}.index{variant}.json" if count > 1 else None
-    return OutputComponent(component, targets, index_name, divided=True)
+    return OutputComponent(component, targets, index_name, is_divided=True)
 
 
 def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
@@ -118,16 +118,16 @@ def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
     if stem:
         return stem, ending.removesuffix(".json")
     stem = _NUMBERED.sub("", file_name.rpartition(".")[0])
-    loaded, dot, variant = stem.partition(".")
-    if loaded in _LOADED:
-        return loaded, dot + variant
+    library_stem, dot, variant = stem.partition(".")
+    if library_stem in _LOADED:
+        return library_stem, dot + variant
     return ("model" if is_file else stem), ""
 
 
-def _check_distinct(planned: Mapping[str, list[Planned]]) -> None:
+def _check_distinct(plans_of_shards: Mapping[str, list[Planned]]) -> None:
     """CheckpointError if two shards have a tensor of the same name."""
     homes: dict[str, str] = {}
-    for shard, plans in planned.items() if len(planned) > 1 else ():
+    for shard, plans in plans_of_shards.items() if len(plans_of_shards) > 1 else ():
         for name in (plan.info.name for plan in plans):
             if name in homes:
                 raise CheckpointError(

@@ -56,31 +56,33 @@ def kept_shards(folder: Path) -> int:
         return 0
 
 
-def resumed_options(folder: Path, options: CastOptions, *, drawn: bool) -> CastOptions:
+def resumed_options(folder: Path, options: CastOptions, *, is_drawn: bool) -> CastOptions:
     """Return the options with the seed of the run that is resumed, if theirs was just drawn."""
     job, _ = _read(folder)
     seed = job.get("options", {}).get("seed")
-    return replace(options, seed=seed) if drawn and seed is not None else options
+    return replace(options, seed=seed) if is_drawn and seed is not None else options
 
 
 class Journal:
     """The journal of one run; the folder then holds nothing but the complete shards.
 
-    `job` is what `job_of` returns, `planned` what becomes of the tensors of each new shard, by its
-    path.
+    `job` is what `job_of` returns, `plans_of_shards` what becomes of the tensors of each new
+    shard, by its path.
     """
 
     def __init__(
         self,
         folder: Path,
         job: Mapping[str, Any],
-        planned: Mapping[str, Sequence[Planned]],
+        plans_of_shards: Mapping[str, Sequence[Planned]],
     ) -> None:
         self._folder = folder
         journal = journal_name(folder)
-        kept = _kept(folder, job, planned)
-        remove_all_but(folder, folder, kept)
-        complete = {shard: entry for shard, entry in kept.items() if self._is_complete(entry[0])}
+        rows_of_shards = _read_rows(folder, job, plans_of_shards)
+        remove_all_but(folder, folder, rows_of_shards)
+        complete = {
+            shard: entry for shard, entry in rows_of_shards.items() if self._is_complete(entry[0])
+        }
         self._shards = {shard: line for shard, (line, _) in complete.items()}
         self._rows = {shard: rows for shard, (_, rows) in complete.items()}
         remove_all_but(folder, folder, self._shards)
@@ -101,7 +103,7 @@ class Journal:
         """The shards that are complete."""
         return self._shards.keys()
 
-    def finished(self, shard: str) -> list[CastRow] | None:
+    def rows_of(self, shard: str) -> list[CastRow] | None:
         """Return the rows of a shard that is complete; None if it is not."""
         return self._rows.get(shard)
 
@@ -133,32 +135,34 @@ def _line(line: Mapping[str, Any]) -> str:
 
 
 def kept_by_size(
-    folder: Path, job: Mapping[str, Any], planned: Mapping[str, Sequence[Planned]]
+    folder: Path, job: Mapping[str, Any], plans_of_shards: Mapping[str, Sequence[Planned]]
 ) -> list[str]:
     """List the shards that a run can go on with, if they have the bytes that they had.
 
     CheckpointError: the folder keeps those of another conversion, or its journal is damaged.
     """
-    kept = _kept(folder, job, planned)
-    return [shard for shard, (line, _) in kept.items() if _size(folder / shard) == line.size]
+    rows_of_shards = _read_rows(folder, job, plans_of_shards)
+    return [
+        shard for shard, (line, _) in rows_of_shards.items() if _size(folder / shard) == line.size
+    ]
 
 
-def _kept(
-    folder: Path, job: Mapping[str, Any], planned: Mapping[str, Sequence[Planned]]
+def _read_rows(
+    folder: Path, job: Mapping[str, Any], plans_of_shards: Mapping[str, Sequence[Planned]]
 ) -> dict[str, tuple[_Shard, list[CastRow]]]:
     """Return the shards in a journal, which must be that of this job, with their rows."""
-    kept, lines = _read(folder)
+    other_job, lines = _read(folder)
     # Other arguments that come to the same, such as another name of a dtype, make no difference.
-    if kept and {**kept, ARGUMENTS: None} != {**job, ARGUMENTS: None}:
+    if other_job and {**other_job, ARGUMENTS: None} != {**job, ARGUMENTS: None}:
         raise CheckpointError(
-            f"{folder} keeps shards of another conversion: {differences(kept, job)}; repeat that "
-            f"one, or leave out {argument('resume')} to begin anew"
+            f"{folder} keeps shards of another conversion: {differences(other_job, job)}; repeat "
+            f"that one, or leave out {argument('resume')} to begin anew"
         )
     with _damage(journal_name(folder)):
         return {
-            line.shard: (line, _rows(line, planned[line.shard]))
+            line.shard: (line, _rows(line, plans_of_shards[line.shard]))
             for line in lines
-            if line.shard in planned
+            if line.shard in plans_of_shards
         }
 
 
@@ -210,15 +214,15 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def remove_all_but(folder: Path, root: Path, kept: Container[str]) -> None:
+def remove_all_but(folder: Path, root: Path, names_to_keep: Container[str]) -> None:
     """Remove all in a folder but regular files whose paths from the root are kept."""
     for path in folder.iterdir():
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
-            remove_all_but(path, root, kept)
+            remove_all_but(path, root, names_to_keep)
             with suppress(OSError):  # it has files that are kept
                 path.rmdir()
-        elif not stat.S_ISREG(mode) or path.relative_to(root).as_posix() not in kept:
+        elif not stat.S_ISREG(mode) or path.relative_to(root).as_posix() not in names_to_keep:
             path.unlink()
 
 
@@ -249,12 +253,12 @@ def report_of(state: Any) -> Report | None:  # noqa: ANN401  (of JSON)
     return restore_report(counts, magnitudes, tuple(signal), tuple(noise))
 
 
-def _rows(line: _Shard, planned: Sequence[Planned]) -> list[CastRow]:
+def _rows(line: _Shard, plans: Sequence[Planned]) -> list[CastRow]:
     """Restore the rows of a shard; an error if they are not those of its tensors."""
-    plans = {plan.info.name: plan for plan in planned}
-    rows = [_row(state, plans.pop(state["name"]), line.shard) for state in line.rows]
-    if plans:
-        raise KeyError(*plans)
+    plans_by_name = {plan.info.name: plan for plan in plans}
+    rows = [_row(state, plans_by_name.pop(state["name"]), line.shard) for state in line.rows]
+    if plans_by_name:
+        raise KeyError(*plans_by_name)
     return rows
 
 

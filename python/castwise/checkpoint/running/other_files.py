@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
@@ -32,12 +32,13 @@ from castwise.text.wording import argument, given
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
+# Bytes of the name of a file on Linux and macOS; Windows has as many units of UTF-16.
 _LONGEST_NAME = 255
-"""Bytes of the name of a file on Linux and macOS; Windows has as many units of UTF-16."""
 
+# Bytes of a file that every part reads, so that it may be touched, or put back as it was.
 _MOST_SUMMED = 64 << 20
-"""Bytes of a file that every part reads, so that it may be touched, or put back as it was."""
 
+# The same model in other formats, in the folder of its safetensors files.
 _OTHER_WEIGHTS = (
     *("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin"),
     *("diffusion_pytorch_model*.bin", "diffusion_pytorch_model*.bin.index*.json"),
@@ -46,20 +47,19 @@ _OTHER_WEIGHTS = (
     *(f"*{suffix}" for suffix in WHOLE_MODELS),
     *("*.onnx", "*.onnx_data", "*.tflite"),
 )
-"""The same model in other formats, in the folder of its safetensors files."""
 
+# The same in a folder inside that.
 _OTHER_WEIGHTS_BELOW = (
     *("original/*.pth", "onnx/*.onnx*", "openvino/*", "coreml/*"),
     *(f"{suffix[1:]}/*{suffix}" for suffix in WHOLE_MODELS),
 )
-"""The same in a folder inside that."""
 
 
 _TORCH_SUFFIXES = frozenset((".bin", ".pt", ".pth"))
 
 _BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"
+# What becomes of a file, beside paths, which begin with no slash.
 _COPIED = frozenset((_BY_DEFAULT, _INCLUDED))
-"""What becomes of a file, beside paths, which begin with no slash."""
 
 
 class Patterns:
@@ -85,7 +85,7 @@ class Patterns:
         """Return True if a file, or folder if there is a slash at the end, is to be left out."""
         return self._any(self._exclude, path)
 
-    def unused(self) -> list[str]:
+    def unused_patterns(self) -> list[str]:
         """List the globs that matched nothing, with the option each was given as."""
         pairs = (("include", self._include), ("exclude", self._exclude))
         return [
@@ -121,7 +121,7 @@ class OtherFiles:
         self._patterns = patterns
         self._keeps_all = keeps_all
         names = {component.index_name for component in folder.components}
-        self._done = names.union(
+        self._names_written = names.union(
             folder.consumed, *(component.shards for component in folder.components)
         )
         self._homes = {component.prefix for component in folder.components}
@@ -166,7 +166,7 @@ class OtherFiles:
         """
         folders = {}
         links: dict[Path, Path] = {}
-        copied: set[str] = set()
+        names: set[str] = set()
         is_remote_too = is_remote(destination)
         for path, entry, fate in self._fates():
             if fate not in _COPIED:
@@ -182,7 +182,7 @@ class OtherFiles:
                 if fate != _INCLUDED:
                     self._warn_of_weights(path, entry)
                 _copy(entry, copy)
-                copied.add(path)
+                names.add(path)
             elif entry.is_dir() and is_remote_too:
                 _LOGGER.warning("%s is a link, which no store holds, and was left out", entry)
             elif entry.is_dir():
@@ -199,7 +199,7 @@ class OtherFiles:
                 _LOGGER.warning("%s leads to what was left out, and was left out too", entry)
         for folder in reversed(folders):
             sync_folder(folder)
-        return copied
+        return names
 
     def warn(self, left_out: Sequence[tuple[str, int]] = ()) -> None:
         """Warn of what is left out, in one line, and of globs that match nothing."""
@@ -207,10 +207,10 @@ class OtherFiles:
             _LOGGER.warning(
                 "left out, %s bytes: %s; %s copies them too",
                 f"{sum(size for _, size in left_out):,}",
-                listed([path for path, _ in left_out]),
+                join_names([path for path, _ in left_out]),
                 argument("include"),
             )
-        for glob in self._patterns.unused():
+        for glob in self._patterns.unused_patterns():
             _LOGGER.warning("%s matches nothing in %s", glob, self._folder.path)
 
     def _fates(self) -> Iterator[tuple[str, Path, str]]:
@@ -226,7 +226,7 @@ class OtherFiles:
             return not (_is_temporary(folder) or self._patterns.excludes(folder))
 
         for path, entry in walk(self._folder.path, enters):
-            if path in self._done or _is_temporary(path):
+            if path in self._names_written or _is_temporary(path):
                 continue
             folder, slash, _ = path.rstrip("/").rpartition("/")
             fate = fates[folder + slash]
@@ -252,9 +252,9 @@ class OtherFiles:
 
     def _is_other_weights(self, path: str) -> bool:
         folder, slash, name = path.rpartition("/")
-        above, above_slash, last = folder.rpartition("/")
+        parent, above_slash, last = folder.rpartition("/")
         return (folder + slash in self._homes and _matches_any(name, _OTHER_WEIGHTS)) or (
-            above + above_slash in self._homes
+            parent + above_slash in self._homes
             and _matches_any(f"{last}/{name}", _OTHER_WEIGHTS_BELOW)
         )
 
@@ -306,10 +306,10 @@ def _warn_of_link(entry: Path) -> None:
         )
 
 
-def _globs(option: str, given: object) -> tuple[str, ...]:
-    if not isinstance(given, Iterable):
-        raise TypeError(f"{option} is a glob or several, not {given!r}")
-    globs = (given,) if isinstance(given, str) else tuple(given)
+def _globs(option: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, Iterable):
+        raise TypeError(f"{option} is a glob or several, not {value!r}")
+    globs = (value,) if isinstance(value, str) else tuple(value)
     for glob in globs:
         if not isinstance(glob, str):
             raise TypeError(f"{option}: {glob!r} is not a glob, which is a str")

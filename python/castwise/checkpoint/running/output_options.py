@@ -29,6 +29,6 @@ class OutputOptions:
     # What makes config.json follow the tensors; None to leave it as it is.
     config: Callable[[Path, str], Config] | None
     # Files to add, with their texts, by their paths in the folder.
-    added: Mapping[str, str] = field(default_factory=dict)
+    files_to_add: Mapping[str, str] = field(default_factory=dict)
     # Whether config.json will state otherwise how weights are stored.
     restates: bool = False

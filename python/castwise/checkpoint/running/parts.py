@@ -23,19 +23,19 @@ from typing import Any, Protocol
 
 from castwise._core import CastReport
 from castwise._numbers import is_integer
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.files.free_space import Room
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.replacing import make_shared_folder, replacing_file
 from castwise.checkpoint.files.source_files import read_file
-from castwise.checkpoint.files.temporary_names import TemporaryName, locked, parts_name
+from castwise.checkpoint.files.temporary_names import TemporaryName, hold_lock, parts_name
 from castwise.checkpoint.results.report import CastRow, Progress, ProgressMeter, Report
-from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
+from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut_ranges
 from castwise.checkpoint.running._conversion import Conversion
-from castwise.checkpoint.running._executors import summed
+from castwise.checkpoint.running._executors import sum_reports
 from castwise.checkpoint.running._job import ARGUMENTS, OTHER_FILES, Job, checksum, differences
-from castwise.checkpoint.running._output_files import OutputFile, opened
-from castwise.checkpoint.running._part_files import Work, begin_file, fault_of, joined, outlines
+from castwise.checkpoint.running._output_files import OutputFile, reopen
+from castwise.checkpoint.running._part_files import Work, begin_file, fault_of, join_spans, outlines
 from castwise.checkpoint.running.journal import report_of, state_of
 from castwise.text.wording import argument
 
@@ -49,8 +49,8 @@ _PIECE_BYTES = 64 << 20
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 _MOST_READERS = 8  # threads that compute checksums
 
+# Bytes that a part wrote: the file, where they begin and end, and their checksum.
 Span = tuple[str, int, int, int]
-"""Bytes that a part wrote: the file, where they begin and end, and their checksum."""
 
 
 class PartedRun(Protocol):
@@ -116,7 +116,7 @@ def convert_part(
     """
     folder = _folder(destination)
     job = _job(run, part.count)
-    work = _divided(run)
+    work = _work_of(run)
     mine = _part_of(work, part)
     page = folder / f"part-{part.number}-of-{part.count}.json"
     rows: list[CastRow] = []
@@ -124,9 +124,9 @@ def convert_part(
     meter = ProgressMeter(sum(span.source_nbytes for one in mine for span in one), progress)
     if not folder.exists():
         run.room()
-    page_of_job = _sealed({**job, _NONCE: secrets.token_hex()})
+    page_of_job = _seal({**job, _NONCE: secrets.token_hex()})
     make_shared_folder(folder, destination, _JOB, page_of_job)
-    with _held(folder, destination, job) as seal, ThreadPoolExecutor(1) as executor:
+    with _hold_job(folder, destination, job) as seal, ThreadPoolExecutor(1) as executor:
         pages = _pages(folder, seal)
         for old in (page, folder / _PLACED):  # until its bytes are all written again
             old.unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def convert_part(
                 _remove_pages(folder, pages, outline.target.name)
         futures: list[Future[Span]] = []
         for (target, conversion, _), ranges in zip(work, mine, strict=True):
-            converted: list[tuple[TensorRange, Report | None]] = []
+            reports_of_ranges: list[tuple[TensorRange, Report | None]] = []
             for piece in _pieces(ranges):
                 _check_job(folder, job, seal)  # somebody may have begun anew
                 meter.starts(piece[0].name)
@@ -144,13 +144,13 @@ def convert_part(
                 if error is not None:
                     _check_job(folder, job, seal)  # that it is gone explains more
                     raise error
-                converted += zip(piece, reports, strict=True)
-                for begin, end in joined(span.target_span for span in piece):
+                reports_of_ranges += zip(piece, reports, strict=True)
+                for begin, end in join_spans(span.target_span for span in piece):
                     futures.append(executor.submit(_span, batch.target, target.name, begin, end))
-                meter.finished(sum(span.source_nbytes for span in piece))
-            with opened(conversion.reader) as reader:
+                meter.finish(sum(span.source_nbytes for span in piece))
+            with reopen(conversion.reader) as reader:
                 reader.check_unchanged()
-            reports_by_name = summed(converted)
+            reports_by_name = sum_reports(reports_of_ranges)
             for span in ranges:
                 report = reports_by_name[span.name]
                 rows.append(_row(conversion, span, report, target.name))
@@ -163,7 +163,7 @@ def convert_part(
         }
         _check_job(folder, job, seal)
         with replacing_file(page) as file:
-            file.write(_sealed(content))
+            file.write(_seal(content))
         meter.starts(None)
     return rows
 
@@ -197,10 +197,10 @@ class RunParts:
                 f"there are no parts of {destination}; castwise cast, quantize, dequantize and "
                 "transcode make them with --part 1/N to N/N"
             )
-        placed = self._folder / _PLACED
-        identity = read_file(placed, _MAX_PAGE_BYTES) if placed.exists() else b""
+        page = self._folder / _PLACED
+        identity = read_file(page, _MAX_PAGE_BYTES) if page.exists() else b""
         if destination.exists() and identity == _identity(destination):
-            with _locked(self._folder, destination):
+            with _lock_job(self._folder, destination):
                 self._remove()
             raise CheckpointError(
                 f"{destination} is complete: a run before this one was stopped only when its parts "
@@ -211,7 +211,7 @@ class RunParts:
         self._pages = _pages(self._folder, _digest(self._job), self._reports)
         every = [RunPart(number + 1, self._job["parts"]) for number in range(self._job["parts"])]
         if missing := [str(part) for part in every if part not in self._pages]:
-            names = "all" if len(missing) == len(every) else listed(missing)
+            names = "all" if len(missing) == len(every) else join_names(missing)
             raise CheckpointError(
                 f"{self._folder}: parts are not complete: {names}; make them "
                 f"({argument('part')}) first"
@@ -227,7 +227,7 @@ class RunParts:
         files = self._folder / _FILES
         # Of the arguments the caller may have changed whether the destination may be replaced.
         job = {**_job(run, self._job["parts"]), ARGUMENTS: self.arguments}
-        with _held(self._folder, self._destination, job, shared=False):
+        with _hold_job(self._folder, self._destination, job, is_shared=False):
             self._check_files(run, files)
             steps = run.put_together(files, self._rows)
             rows = next(steps)
@@ -242,19 +242,19 @@ class RunParts:
         spans = sorted(
             (*span, part) for part, page in self._pages.items() for span in page["spans"]
         )
-        for outline in outlines(_divided(run)):
+        for outline in outlines(_work_of(run)):
             path, name = files / outline.target.name, outline.target.name
             mine = [span for span in spans if span[0] == name]
             writers = {part for *_, part in mine}
             fault = fault_of(path, outline)
-            if joined(span[1:3] for span in mine) != outline.spans:
+            if join_spans(span[1:3] for span in mine) != outline.spans:
                 fault, writers = "has bytes that no part wrote", set(self._pages)
             if fault is not None:
                 raise _to_be_run_again(f"{path} {fault}", writers)
         with ThreadPoolExecutor(min(_MOST_READERS, os.cpu_count() or 1)) as executor:
             sums = executor.map(lambda span: checksum(files / span[0], *span[1:3]), spans)
-            for (name, begin, end, value, part), found in zip(spans, sums, strict=True):
-                if value != found:
+            for (name, begin, end, value, part), checksum_of_file in zip(spans, sums, strict=True):
+                if value != checksum_of_file:
                     fault = f"{files / name} has other bytes from {begin} to {end}"
                     raise _to_be_run_again(fault, [part])
 
@@ -294,13 +294,13 @@ def _digest(job: Job) -> str:
     return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
 
 
-def _sealed(content: dict[str, Any]) -> bytes:
+def _seal(content: dict[str, Any]) -> bytes:
     """Return a page of JSON that tells whether it was damaged."""
     plain = json.loads(json.dumps(content))
     return json.dumps({"seal": _digest(plain), **plain}).encode()
 
 
-def _unsealed(path: Path) -> dict[str, Any]:
+def _unseal(path: Path) -> dict[str, Any]:
     """Return what is on such a page.
 
     ValueError, TypeError, LookupError, RecursionError: it is none, or was damaged.
@@ -311,15 +311,15 @@ def _unsealed(path: Path) -> dict[str, Any]:
     return content
 
 
+# What is raised of a page that is not as it was written.
 _DAMAGES = (AttributeError, TypeError, ValueError, LookupError, RecursionError)
-"""What is raised of a page that is not as it was written."""
 
 
 def _read_job(folder: Path) -> Job:
     """Return the job of the parts in a folder."""
     path = folder / _JOB
     try:
-        job = _unsealed(path)
+        job = _unseal(path)
         "".join((job[ARGUMENTS]["command"], job[ARGUMENTS]["source"]))  # both are texts
         RunPart.of((1, job["parts"]))
     except _DAMAGES as error:
@@ -335,41 +335,43 @@ def _check_job(folder: Path, job: Job, seal: str | None = None) -> str:
 
     CheckpointError: the folder is gone, or is another one, or is there for another conversion.
     """
-    there: Job = {}
+    other_job: Job = {}
     with suppress(FileNotFoundError):
-        there = _read_job(folder)
-    found = _digest(there)
-    there.pop(_NONCE, None)
-    if there and (differing := differences(there, job)):
+        other_job = _read_job(folder)
+    other_seal = _digest(other_job)
+    other_job.pop(_NONCE, None)
+    if other_job and (differing := differences(other_job, job)):
         raise CheckpointError(
             f"{folder} holds parts of another conversion: {differing}; repeat that one, or, when "
             "none of its parts is running, remove the folder"
         )
-    if not there or seal not in {None, found}:
+    if not other_job or seal not in {None, other_seal}:
         raise CheckpointError(
             f"{folder} was removed, became the destination, or has no {_JOB}; remove it if it is "
             "there, and run again if the destination is not complete"
         )
-    return found
+    return other_seal
 
 
 @contextmanager
-def _held(folder: Path, destination: Path, job: Job, *, shared: bool = True) -> Iterator[str]:
+def _hold_job(
+    folder: Path, destination: Path, job: Job, *, is_shared: bool = True
+) -> Iterator[str]:
     """Hold the folder, which is there for this job, during a block; yields the job's seal."""
     _check_job(folder, job)
-    with _locked(folder, destination, shared=shared):
+    with _lock_job(folder, destination, is_shared=is_shared):
         yield _check_job(folder, job)  # it may have been put together meanwhile
 
 
 @contextmanager
-def _locked(folder: Path, destination: Path, *, shared: bool = False) -> Iterator[None]:
-    """Let no part be converted meanwhile; if `shared`, let parts not be put together."""
+def _lock_job(folder: Path, destination: Path, *, is_shared: bool = False) -> Iterator[None]:
+    """Let no part be converted meanwhile; if `is_shared`, let parts not be put together."""
     try:
-        with locked(folder / _JOB, shared=shared):
+        with hold_lock(folder / _JOB, is_shared=is_shared):
             yield
     except BlockingIOError as error:
         doing = "the parts of {} are being put together"
-        if not shared:
+        if not is_shared:
             doing = "a part of {} is being converted, or they are put together"
         raise CheckpointError(f"{doing.format(destination)}; wait for the end of that") from error
 
@@ -379,7 +381,7 @@ def _identity(path: Path) -> bytes:
     return str(path.stat().st_ino).encode()
 
 
-def _divided(run: PartedRun) -> Work:
+def _work_of(run: PartedRun) -> Work:
     """Return all that is to be converted, in its order."""
     work: Work = []
     for target in run.files:
@@ -399,33 +401,31 @@ def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
     sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
     ends = [sum(sizes) * number // part.count for number in (part.number - 1, part.number)]
     mine: list[list[TensorRange]] = []
-    done = 0
+    offset = 0
     for (*_, ranges), nbytes in zip(work, sizes, strict=True):
-        mine.append(list(cut(ranges, [min(max(end - done, 0), nbytes) for end in ends]))[1])
-        done += nbytes
+        mine.append(
+            list(cut_ranges(ranges, [min(max(end - offset, 0), nbytes) for end in ends]))[1]
+        )
+        offset += nbytes
     return mine
 
 
 def _remove_pages(folder: Path, pages: Mapping[RunPart, dict[str, Any]], name: str) -> None:
     """Remove the pages of the parts that have to write into a file again, which was lost or cut."""
     for part, page in pages.items():
-        if _writes(page, name):
+        if any(span[0] == name for span in page["spans"]):
             (folder / f"part-{part.number}-of-{part.count}.json").unlink(missing_ok=True)
 
 
-def _writes(page: Mapping[str, Any], name: str) -> bool:
-    return any(span[0] == name for span in page["spans"])
-
-
 def _to_be_run_again(fault: str, parts: Iterable[RunPart]) -> CheckpointError:
-    names = listed([argument("part", str(part)) for part in sorted(parts)]) or "any part"
+    names = join_names([argument("part", str(part)) for part in sorted(parts)]) or "any part"
     return CheckpointError(f"{fault}; convert again: {names}; then castwise finish")
 
 
 def _pieces(ranges: Sequence[TensorRange]) -> Iterator[list[TensorRange]]:
     """Cut ranges into what is converted and brought to the disk at once."""
     total = sum(span.nbytes for span in ranges)
-    return filter(None, cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)))
+    return filter(None, cut_ranges(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)))
 
 
 def _span(path: Path, name: str, begin: int, end: int) -> Span:
@@ -438,8 +438,8 @@ def _row(conversion: Conversion, span: TensorRange, report: Report | None, shard
     return row._replace(nbytes_before=nbytes, nbytes_after=span.nbytes - nbytes)
 
 
+# Reports by file and tensor.
 _Reports = dict[tuple[str, str], Report]
-"""Reports by file and tensor."""
 
 
 def _pages(
@@ -454,7 +454,7 @@ def _pages(
         if match := _PAGE.fullmatch(path.name):
             part = RunPart(int(match[1]), int(match[2]))
             try:
-                page = _unsealed(path)
+                page = _unseal(path)
                 if (page["part"], page["job"]) != (str(part), seal):
                     raise ValueError(path)
                 for name, *numbers in page["spans"]:
@@ -476,5 +476,5 @@ def _add(states: list[tuple[str, str, Any]], reports: _Reports) -> None:
     """Add what a page says of its part of each tensor."""
     for file, name, state in states:
         if (report := report_of(state)) is not None:
-            before = reports.get((file, name))
-            reports[file, name] = report if before is None else before + report
+            report_before = reports.get((file, name))
+            reports[file, name] = report if report_before is None else report_before + report

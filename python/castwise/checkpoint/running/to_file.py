@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import are_alike, check_store, container_of
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -79,14 +79,14 @@ class ToFile:
             output.patterns.refuse("include", f"{destination} is one file, for tensors alone")
             self._component = _only_component(source, destination)
             self._folder: Path | None = source.path
-            self._consumed = source.consumed
+            self._consumed_paths = source.consumed
         else:
             refuse_patterns(source.path, output.patterns)
             (self._component,), self._folder = source.components, None
         for reader in self._component.shards.values():
             check_container(reader, source.suffix_of(reader), destination)
         self.plans: dict[str, list[Planned]] = {}
-        self.planned: list[Planned] = []
+        self.all_plans: list[Planned] = []
 
     def plan(self, decide: Decide, options: CastOptions) -> None:
         """Decide what becomes of every tensor, from headers alone."""
@@ -97,12 +97,12 @@ class ToFile:
             for shard, reader in component.shards.items()
         }
         self._target = one_file(self._destination.name, component.shards, self.plans, options)
-        self.planned = self._target.planned
+        self.all_plans = self._target.plans
         if (limit := self._output.limit) is not None and (
-            needed := least_nbytes(self._target.planned)
+            nbytes := least_nbytes(self._target.plans)
         ) > limit:
             raise CheckpointError(
-                f"{self._destination} would be one file of {needed:,} bytes, and "
+                f"{self._destination} would be one file of {nbytes:,} bytes, and "
                 f"{argument('max_shard_size')} "
                 f"is {limit:,}; name a folder to divide it"
             )
@@ -126,8 +126,8 @@ class ToFile:
     @property
     def job(self) -> Job:
         """All that decides the result."""
-        planned = {self._target.name: self.planned}
-        return job_of(self.sources, self.options, planned, self._output.arguments)
+        plans = {self._target.name: self.all_plans}
+        return job_of(self.sources, self.options, plans, self._output.arguments)
 
     def other_states(self) -> dict[str, list[Any]]:
         """Return nothing, as no file is copied."""
@@ -163,9 +163,9 @@ class ToFile:
 
     def room(self) -> Room:
         """Return the bytes needed and free; nothing is copied or left out."""
-        needed = _least_nbytes(self._target, self._destination)
-        needed += meanwhile_nbytes([self._target])
-        return check_room(self._destination, needed, [])
+        nbytes = _least_nbytes(self._target, self._destination)
+        nbytes += meanwhile_nbytes([self._target])
+        return check_room(self._destination, nbytes, [])
 
     def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
         """Write the file, which appears when it is complete."""
@@ -198,15 +198,15 @@ class ToFile:
         """List the files of a folder that the one file does not have."""
         if self._folder is None:
             return []
-        done = {self._component.index_name, *self._component.shards, *self._consumed}
-        return sorted({path.name for path in entries(self._folder)} - done)
+        names = {self._component.index_name, *self._component.shards, *self._consumed_paths}
+        return sorted({path.name for path in entries(self._folder)} - names)
 
     def _tell_others(self, names: Sequence[str]) -> None:
         """Warn of files that the one file does not have."""
         if names:
             contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
             _LOGGER.warning(
-                "%s has the %s alone, not %s", self._destination, contents, listed(names)
+                "%s has the %s alone, not %s", self._destination, contents, join_names(names)
             )
 
 
@@ -225,7 +225,9 @@ def check_container(reader: Reader, suffix: str, destination: Path) -> None:
     if container_of(destination) == _NPY:
         raise CheckpointError(f"{destination}: .npy holds one array without a name; write .npz")
     if reader.other_entries:
-        _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.other_entries))
+        _LOGGER.warning(
+            "%s: left out, not arrays: %s", reader.path, join_names(reader.other_entries)
+        )
 
 
 def _only_component(folder: Checkpoint, destination: Path) -> Component:
@@ -236,7 +238,7 @@ def _only_component(folder: Checkpoint, destination: Path) -> Component:
             f"not {destination}"
         )
     if len(folder.components) > 1:
-        prefixes = listed([component.place for component in folder.components])
+        prefixes = join_names([component.place for component in folder.components])
         raise CheckpointError(
             f"{folder.path} has tensors in {prefixes}, "
             f"which {destination} cannot keep apart; cast each by itself, or into a folder, or "
@@ -251,10 +253,10 @@ def _least_nbytes(target: OutputFile, destination: Path) -> int:
     """Return the bytes that a file takes at least; nobody knows those of compressed members."""
     reader = target.sources[0][0]
     if isinstance(reader, NpzReader) and container_of(destination) == _NPZ:
-        stored = [
+        sizes = [
             tensor
-            for tensor in target.planned
+            for tensor in target.plans
             if reader.entry(tensor.info.name).compress_type == zipfile.ZIP_STORED
         ]
-        target = replace(target, sources=[(reader, stored)])
-    return least_nbytes(target.planned)
+        target = replace(target, sources=[(reader, sizes)])
+    return least_nbytes(target.plans)

@@ -37,7 +37,7 @@ from castwise.checkpoint.running._job import Job, job_of
 from castwise.checkpoint.running._measuring import measured_rows
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
-from castwise.checkpoint.running._sharding import divided, same_files
+from castwise.checkpoint.running._sharding import divide, same_files
 from castwise.checkpoint.running.journal import (
     Journal,
     kept_by_size,
@@ -101,9 +101,9 @@ class ToFolder:
             refuse_patterns(source.path, patterns)
         for reader in self.sources.values():
             check_container(reader, source.suffix_of(reader), destination / "model.safetensors")
-        self._copied: set[str] = set()
+        self._copies: set[str] = set()
         self.plans: dict[str, list[Planned]] = {}
-        self.planned: list[Planned] = []
+        self.all_plans: list[Planned] = []
         self._check_destination()
 
     def plan(self, decide: Decide, options: CastOptions) -> None:
@@ -116,13 +116,13 @@ class ToFolder:
                 for shard, reader in component.shards.items()
             }
             self.plans |= plans
-            self.planned += [tensor for shard in plans.values() for tensor in shard]
+            self.all_plans += [tensor for shard in plans.values() for tensor in shard]
             if self._output.limit is None:
                 self._targets.append(same_files(component, plans, options))
             else:
                 is_file = self._other_files is None
                 self._targets.append(
-                    divided(component, plans, options, self._output.limit, is_file=is_file)
+                    divide(component, plans, options, self._output.limit, is_file=is_file)
                 )
 
     def preview(self) -> list[CastRow]:
@@ -137,11 +137,11 @@ class ToFolder:
 
     def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
-        done: Sequence[str] = ()
+        shards_done: Sequence[str] = ()
         if self._output.resume:
             temporary = resumable_folder(self._destination)
-            done = kept_by_size(temporary, self.job, self._plans)
-        room = self._check_room(done)
+            shards_done = kept_by_size(temporary, self.job, self._plans)
+        room = self._check_room(shards_done)
         if self._other_files is not None:
             self._other_files.warn()
         return room
@@ -168,7 +168,7 @@ class ToFolder:
             if resumable:
                 journal = stack.enter_context(Journal(folder, self.job, self._plans))
                 # Only now, when what is kept is known to be of this conversion.
-                telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
+                telling.enter_context(_report_kept_shards(self._destination, len(self.files)))
             room = self._check_room(journal.shards if journal is not None else ())
             rows = self._write_files(folder, meter, journal, executor)
             meter.starts(None)
@@ -180,8 +180,8 @@ class ToFolder:
         """Write the folder on a store."""
         folder = self._destination
         paths = walk(folder, lambda _: True) if folder.exists() else ()
-        before = {path for path, _ in paths if not path.endswith("/")}
-        indexes = [name for name in before if name.endswith(INDEX_SUFFIX)]
+        paths_before = {path for path, _ in paths if not path.endswith("/")}
+        indexes = [name for name in paths_before if name.endswith(INDEX_SUFFIX)]
         room = self._check_room(())
         rows: list[CastRow] = []
         for target in self.files:
@@ -192,9 +192,9 @@ class ToFolder:
                     (folder / indexes.pop()).unlink()
         meter.starts(None)
         self._complete(folder, rows, room)
-        kept = {target.name for target in self.files}
-        kept |= {component.index_name or "" for component in self._targets}
-        for name in before - kept - self._copied:
+        names = {target.name for target in self.files}
+        names |= {component.index_name or "" for component in self._targets}
+        for name in paths_before - names - self._copies:
             (folder / name).unlink(missing_ok=True)
         return rows
 
@@ -222,12 +222,12 @@ class ToFolder:
     def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
         """Add everything but the shards."""
         if self._other_files is not None:
-            self._copied = self._other_files.copy(folder)
+            self._copies = self._other_files.copy(folder)
             self._other_files.warn(room.left_out)
-        for path, text in self._output.added.items():
+        for path, text in self._output.files_to_add.items():
             with new_file(folder / path) as file:
                 file.write(text.encode())
-            self._copied.add(path)
+            self._copies.add(path)
         for component in self._targets:
             self._finish(component, folder, [row for row in rows if row.shard in component.names])
         if not is_remote(folder):
@@ -247,23 +247,23 @@ class ToFolder:
             (folder / component.prefix).mkdir(parents=True, exist_ok=True)
         with Executing(executor) as executing:
             for target in self.files:
-                if journal is None or journal.finished(target.name) is None:
+                if journal is None or journal.rows_of(target.name) is None:
                     with (folder / target.name).open("xb") as file:
                         executing.begin(target, file)
             for target in self.files:
-                done = journal.finished(target.name) if journal is not None else None
-                if done is not None:
-                    meter.finished(sum(tensor.info.nbytes for tensor in target.planned))
-                    rows += done
+                rows_of_file = journal.rows_of(target.name) if journal is not None else None
+                if rows_of_file is not None:
+                    meter.finish(sum(tensor.info.nbytes for tensor in target.plans))
+                    rows += rows_of_file
                     continue
-                done = executing.rows(target, meter, target.name)
+                rows_of_file = executing.rows(target, meter, target.name)
                 with (folder / target.name).open("r+b") as file:
-                    if done is None:
-                        done = target.write(file, meter, target.name)
+                    if rows_of_file is None:
+                        rows_of_file = target.write(file, meter, target.name)
                     sync_file(file)
                 if journal is not None:
-                    journal.add(target.name, done)
-                rows += done
+                    journal.add(target.name, rows_of_file)
+                rows += rows_of_file
         return rows
 
     @property
@@ -273,7 +273,7 @@ class ToFolder:
 
     @property
     def _plans(self) -> dict[str, list[Planned]]:
-        return {target.name: target.planned for target in self.files}
+        return {target.name: target.plans for target in self.files}
 
     @property
     def job(self) -> Job:
@@ -289,17 +289,17 @@ class ToFolder:
             for path, shard in component.shards.items()
         }
 
-    def _check_room(self, done: Container[str]) -> Room:
+    def _check_room(self, shards_done: Container[str]) -> Room:
         """Check the room for what is not done yet."""
         for target in self.files:
             check_length(target.name, self._destination)
         other_nbytes, left_out = (
             (0, []) if self._other_files is None else self._other_files.size(self._destination)
         )
-        targets = [target for target in self.files if target.name not in done]
-        needed = other_nbytes + sum(least_nbytes(target.planned) for target in targets)
-        needed += meanwhile_nbytes(targets, other_nbytes)
-        return check_room(self._destination, needed, left_out)
+        targets = [target for target in self.files if target.name not in shards_done]
+        nbytes = other_nbytes + sum(least_nbytes(target.plans) for target in targets)
+        nbytes += meanwhile_nbytes(targets, other_nbytes)
+        return check_room(self._destination, nbytes, left_out)
 
     def _finish(self, component: OutputComponent, folder: Path, rows: Sequence[CastRow]) -> None:
         """Write what follows from the tensors of a component: its index, and its configuration."""
@@ -353,17 +353,17 @@ class ToFolder:
 
 
 @contextmanager
-def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
+def _report_kept_shards(destination: Path, shards: int) -> Iterator[None]:
     """Warn of the complete shards that stay if the block ends with an error."""
     try:
         yield
     except BaseException:
         temporary = resumable_folder(destination)
-        if kept := kept_shards(temporary):
+        if count := kept_shards(temporary):
             _LOGGER.warning(
                 "%s keeps %d of %d shards; %s goes on with them",
                 temporary,
-                kept,
+                count,
                 shards,
                 argument("resume"),
             )
@@ -373,8 +373,8 @@ def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
 def _replace_text(path: Path, text: str) -> None:
     """Write another text into a copied file, down to the disk."""
     if is_remote(path):
-        with new_file(path) as uploaded:
-            uploaded.write(text.encode())
+        with new_file(path) as file:
+            file.write(text.encode())
         return
     mode = path.stat().st_mode
     path.chmod(mode | stat.S_IWUSR)

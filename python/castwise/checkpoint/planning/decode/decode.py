@@ -13,7 +13,7 @@ import numpy as np
 
 from castwise._core import cast
 from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers import model_files
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -64,9 +64,9 @@ from castwise.text.wording import argument, given
 
 _LOGGER = logging.getLogger(__name__)
 _IN_METADATA = "metadata"
+# Elements of a slab, whose memory is used again: that of larger ones goes back to the system. A
+# comparison holds some of each thread, with what they were made of: of twice as many 68 MiB.
 _SLAB_ELEMENTS = 1 << 19
-"""Elements of a slab, whose memory is used again: that of larger ones goes back to the system.
-A comparison holds some of each thread, with what they were made of: of twice as many 68 MiB."""
 
 
 def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
@@ -120,24 +120,24 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
         plain = partial(UnquantizedConfig, exceptions=None, is_stale=False)
         return Derived(source=facts, threads=decode.threads, config=plain)
     _check(facts, quantization)
-    weights = _chosen(facts, quantization, decode.only)
+    weights = _choose_weights(facts, quantization, decode.only)
     is_whole = len(weights) == len(quantization.weights)
     exceptions = None if is_whole or not weights else _exceptions(source, facts, weights)
     warn = _WarnOnce(facts.path)
     tensors = {weight.payload: [_tensor(facts, decode, weight, warn)] for weight in weights}
     left_out = _left_out(quantization, weights)
-    renamed = _renamed(facts, tensors, left_out)
-    facts.check_names(tensors, left_out, renamed)
-    consumed, followers = [], {}
+    new_names = _names_without_suffix(facts, tensors, left_out)
+    facts.check_names(tensors, left_out, new_names)
+    consumed_paths, followers = [], {}
     if source.is_folder and is_whole:
-        consumed = [facts.prefix + name for name in CONFIGS if name in facts.configs]
-        consumed = [path for path in consumed if path != facts.prefix + CONFIG]
+        consumed_paths = [facts.prefix + name for name in CONFIGS if name in facts.configs]
+        consumed_paths = [path for path in consumed_paths if path != facts.prefix + CONFIG]
     is_usual = source.is_folder or isinstance(source.file, SafetensorsReader)
     if is_usual and weights and is_whole and follows(facts.configs.get(CONFIG)):
         formats, used = HALVES - {decode.format}, {*tensors, *left_out}
         followers = {
-            renamed.get(name, name): decode.format
-            for name, info in facts.stored.items()
+            new_names.get(name, name): decode.format
+            for name, info in facts.stored_tensors.items()
             if name not in used and info.format in formats
         }
     stale, warnings = stale_statement(source, quantization), []
@@ -149,16 +149,16 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     if followers:
         warnings.append(
             f"other tensors become {decode.format} with the weights, as config.json will state, "
-            f"{len(followers)}: {listed(sorted(followers))}"
+            f"{len(followers)}: {join_names(sorted(followers))}"
         )
     return Derived(
         source=facts,
         tensors=tensors,
         left_out=left_out,
-        renamed=renamed,
+        new_names=new_names,
         followers=followers,
         threads=decode.threads,
-        consumed=consumed,
+        consumed_paths=consumed_paths,
         metadata=_plain_metadata if is_whole else attrgetter("metadata"),
         config=partial(UnquantizedConfig, exceptions=exceptions, is_stale=stale is not None),
         warnings=warnings,
@@ -188,7 +188,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> None:
             )
 
 
-def _chosen(
+def _choose_weights(
     facts: SourceComponent, quantization: Quantization, only: str | None
 ) -> list[QuantizedWeight]:
     """Return the weights that are decoded."""
@@ -200,7 +200,7 @@ def _chosen(
 
 
 def _exceptions(
-    source: Checkpoint, facts: SourceComponent, chosen: Sequence[QuantizedWeight]
+    source: Checkpoint, facts: SourceComponent, weights: Sequence[QuantizedWeight]
 ) -> Exceptions | None:
     """Return what the configuration must except; refuse one that cannot."""
     statements = [
@@ -215,24 +215,24 @@ def _exceptions(
     keys = {KEPT_KEYS.get(statement.method) for statement in statements}
     key = keys.pop()
     if keys or key is None or any(statement.origin != CONFIG for statement in statements):
-        stated = ", ".join(f"{statement.origin}: {statement.method}" for statement in statements)
+        methods = ", ".join(f"{statement.origin}: {statement.method}" for statement in statements)
         raise facts.refusal(
-            f"{stated} cannot except single modules, so decode all of it ({argument('only')})"
+            f"{methods} cannot except single modules, so decode all of it ({argument('only')})"
         )
-    return Exceptions(key, [weight.name.rpartition(".")[0] for weight in chosen])
+    return Exceptions(key, [weight.name.rpartition(".")[0] for weight in weights])
 
 
-def _left_out(quantization: Quantization, chosen: Sequence[QuantizedWeight]) -> dict[str, str]:
+def _left_out(quantization: Quantization, weights: Sequence[QuantizedWeight]) -> dict[str, str]:
     """Name the tensors that an unquantised model has not, each with what it is."""
-    payloads, left_out = {weight.payload for weight in chosen}, {}
+    payloads, left_out = {weight.payload for weight in weights}, {}
     staying = [weight for weight in quantization.weights if weight.payload not in payloads]
     if not staying:
         # Of weights that are computed in float8, but stored in full precision, Keras numbers
         # the scales; the names of others tell them only beside quantised weights.
-        names = [name for name in quantization.others if chosen or numbered_kernel(name)]
+        names = [name for name in quantization.others if weights or numbered_kernel(name)]
         left_out = {name: _kind_of_other(name) for name in names}
     used = {name for weight in staying for name in (weight.payload, *weight.parts)}
-    for weight in chosen:
+    for weight in weights:
         for name in weight.parts:
             if name not in used:
                 is_stated = name in weight.activations
@@ -240,39 +240,39 @@ def _left_out(quantization: Quantization, chosen: Sequence[QuantizedWeight]) -> 
     return left_out
 
 
-def _renamed(
+def _names_without_suffix(
     facts: SourceComponent,
     tensors: Mapping[str, Sequence[DerivedTensor]],
     left_out: Collection[str],
 ) -> dict[str, str]:
     """Return the new names of tensors whose names decoded weights get."""
-    renamed = {}
+    new_names = {}
     for home, (tensor,) in tensors.items():
         name = tensor.info.name
-        if name == home or name not in facts.stored or name in left_out:
+        if name == home or name not in facts.stored_tensors or name in left_out:
             continue
         if numbered_kernel(home) != name or name in tensors:
             raise facts.refusal(f"{home!r} is to become {name!r}, which is there too")
-        renamed[name] = home  # the bias comes before codes, and after a kernel
-    return renamed
+        new_names[name] = home  # the bias comes before codes, and after a kernel
+    return new_names
 
 
 def _plain_metadata(reader: Reader) -> dict[str, str]:
-    removed = {*METADATA_KEYS, *described_in(reader.metadata)}
-    return {key: text for key, text in reader.metadata.items() if key not in removed}
+    keys = {*METADATA_KEYS, *described_in(reader.metadata)}
+    return {key: text for key, text in reader.metadata.items() if key not in keys}
 
 
 def _tensor(
     facts: SourceComponent, decode: Decode, weight: QuantizedWeight, warn: _WarnOnce
 ) -> DerivedTensor:
     """Describe a weight as it is decoded."""
-    unchecked, stored = facts.decoding(weight, decode.arithmetic), facts.stored
+    lazy_decoding, tensors = facts.decoding(weight, decode.arithmetic), facts.stored_tensors
     text = None if weight.scale is None else powers_stated(facts.section(weight))
-    are_powers = text is not None and stored[weight.scale or ""].format in FORMATS
+    are_powers = text is not None and tensors[weight.scale or ""].format in FORMATS
 
-    def rows(cut: Cut) -> QuantizedArray:
+    def rows(slab: Cut) -> QuantizedArray:
         try:
-            q = unchecked.rows(cut)
+            q = lazy_decoding.rows(slab)
         except Undecodable as error:  # what codes are, only reading tells
             raise facts.refusal(f"{weight.payload!r}: {error}") from error
         if are_powers and "scales" not in warn.kinds:
@@ -287,8 +287,8 @@ def _tensor(
             warn("zero points", WRAPPED.format(weight.payload))
         return q
 
-    plan = replace(unchecked, rows=rows)
-    nbytes = sum(stored[name].nbytes for name in (weight.payload, *weight.parts))
+    plan = replace(lazy_decoding, rows=rows)
+    nbytes = sum(tensors[name].nbytes for name in (weight.payload, *weight.parts))
     return DerivedTensor(
         derived_info(weight.name, weight.scheme or "quantised", plan.shape, nbytes),
         decode.format,
@@ -319,8 +319,8 @@ def _kind_of_other(name: str) -> str:
 
 def _kind_of_activation(name: str) -> str:
     """Say whose values a scale beside a payload is for."""
-    named = "outputs" if tail(name).startswith("output_") else "inputs"
-    return scale_of_attention(name) or f"scales of {named}"
+    kind = "outputs" if tail(name).startswith("output_") else "inputs"
+    return scale_of_attention(name) or f"scales of {kind}"
 
 
 def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
@@ -346,20 +346,20 @@ def _slabs(
     """List the slabs of a weight, which is decoded to the format of the request or another."""
     dtype, arithmetic = numpy_dtype(to or options.format), options.arithmetic
 
-    def decode(cut: Cut) -> tuple[Arrays, DecodeReport | None]:
+    def decode(slab: Cut) -> tuple[Arrays, DecodeReport | None]:
         report = None
         if plan.values is not None:
-            exact = plan.values(cut)
+            exact = plan.values(slab)
             values = cast(exact, dtype, threads=1)
             if options.counts_losses:
                 report = rounding_losses(exact, values)
             return {name: values}, report
-        q = plan.rows(cut)
+        q = plan.rows(slab)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
         if options.counts_losses:
             report = slab_losses(q, values, arithmetic)
         return {name: values}, report
 
-    for cut in plan.slabs(_SLAB_ELEMENTS):
-        count = (cut.stop - cut.start) * plan.matrix_shape[-1]
-        yield WeightSlab({name: count}, partial(decode, cut))
+    for slab in plan.slabs(_SLAB_ELEMENTS):
+        count = (slab.stop - slab.start) * plan.matrix_shape[-1]
+        yield WeightSlab({name: count}, partial(decode, slab))

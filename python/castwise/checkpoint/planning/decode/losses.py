@@ -19,15 +19,15 @@ from castwise.quantization.arrays.losses import losses_of, may_lose
 from castwise.quantization.arrays.row_slices import rows_of
 from castwise.quantization.weights.decoding import Decoding
 
+# Elements whose codes are read in less time than their scales alone before.
 _FEW = 1 << 14
-"""Elements whose codes are read in less time than their scales alone before."""
 _WIDEST = np.dtype(np.float32)
 
 
 def slab_losses(q: QuantizedArray, values: NDArray[Any], arithmetic: Arithmetic) -> DecodeReport:
     """Count what a slab lost that was decoded into `values`."""
-    infinite, nan, zeroed, zeros = losses_of(q, values, arithmetic)
-    return DecodeReport(values.size, infinite, zeroed, nan, zeros)
+    infinite, nan, underflows, zeros = losses_of(q, values, arithmetic)
+    return DecodeReport(values.size, infinite, underflows, nan, zeros)
 
 
 def rounding_losses(exact: NDArray[Any], values: NDArray[Any]) -> DecodeReport:
@@ -50,19 +50,17 @@ def losses_of_codes(q: QuantizedArray) -> DecodeReport:
 
 
 def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
-    """Count what a stored weight loses to whoever decodes it, in float32.
-
-    Codes are read only where the scales of so many elements do not tell that nothing is lost.
-    """
+    """Count what a stored weight loses to whoever decodes it, in float32."""
     losses = DecodeReport()
     scales = None if math.prod(plan.matrix_shape) <= _FEW else without_codes(plan.whole)
-    for cut in plan.slabs(elements):
+    for slab in plan.slabs(elements):
+        # Codes are read only where the scales of so many elements do not tell that nothing is lost.
         if scales is not None:
-            q = rows_of(scales, cut.start, cut.stop, cut.place)
+            q = rows_of(scales, slab.start, slab.stop, slab.place)
             if not may_lose(q, _WIDEST):
                 losses += DecodeReport(math.prod(q.shape))
                 continue
-        losses += losses_of_codes(plan.rows(cut))
+        losses += losses_of_codes(plan.rows(slab))
     return losses
 
 

@@ -26,8 +26,8 @@ class Decode:
     counts_losses: bool = True  # whether what decoding loses is counted
 
 
+# What weights can be decoded to.
 FORMATS = (BF16, "float16", "float32")
-"""What weights can be decoded to."""
 
 ARITHMETIC = ("peer", "exact")
 

@@ -22,8 +22,8 @@ _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
 _BOM = "\ufeff"
 _FLOAT32 = "float32"
 
+# The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor.
 HALVES = frozenset((BF16, "float16"))
-"""The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor."""
 
 
 class Exceptions(NamedTuple):
@@ -56,20 +56,22 @@ class UnquantizedConfig(Config):
         None if the text is to stay.
         """
         formats = sorted({row.target for row in rows if row.target is not None})
-        before = self._text
+        old_text = self._text
         if not formats:
-            text = without_quantization(before) if self._is_stale else before
-            return None if text == before else text
+            text = without_quantization(old_text) if self._is_stale else old_text
+            return None if text == old_text else text
         if self._exceptions is not None:
-            text = with_exceptions(before, self._exceptions)
+            text = with_exceptions(old_text, self._exceptions)
             self._with_dtype(formats)  # which warns, and changes nothing
-            return None if text == before else text
-        self._take(without_quantization(before, formats[0]))
-        if not HALVES.isdisjoint(stated.format for stated in self._stated):
+            return None if text == old_text else text
+        self._take(without_quantization(old_text, formats[0]))
+        if not HALVES.isdisjoint(statement.format for statement in self._dtype_statements):
             # Of a part in float32 beside others, whose tensors stay.
-            self._stated = [stated for stated in self._stated if stated.format != _FLOAT32]
+            self._dtype_statements = [
+                statement for statement in self._dtype_statements if statement.format != _FLOAT32
+            ]
         text = self._with_dtype(formats) or self._text
-        return None if text == before else text
+        return None if text == old_text else text
 
 
 def follows(config: object) -> bool:
@@ -83,13 +85,13 @@ class _Open:
     """An object or list of the text that has not ended yet."""
 
     is_object: bool
-    before: tuple[int, int]
-    """Where the last bracket or comma in it begins and ends."""
+    # Where the last bracket or comma in it begins and ends.
+    last_sign: tuple[int, int]
     is_first: bool = True
+    # The key whose value comes next.
     key: str | None = None
-    """The key whose value comes next."""
+    # True if that value is a section to remove.
     goes: bool = False
-    """True if that value is a section to remove."""
     keys: list[str] | None = None
 
 
@@ -99,8 +101,8 @@ class _Member:
 
     begin: int
     end: int
-    before: tuple[int, int]
-    after: tuple[int, int]
+    sign_before: tuple[int, int]
+    sign_after: tuple[int, int]
     is_first: bool
     is_last: bool
 
@@ -110,10 +112,8 @@ def without_quantization(text: str, dtype: str | None = None) -> str:
 
     Where the model of transformers states no dtype, `dtype` takes the place of its section.
     """
-    stated = _top(text)
-    names_dtype = stated.isdisjoint(_OF_TRANSFORMERS) or not stated.isdisjoint(
-        ("dtype", "torch_dtype")
-    )
+    keys = _top(text)
+    names_dtype = keys.isdisjoint(_OF_TRANSFORMERS) or not keys.isdisjoint(("dtype", "torch_dtype"))
     while (section_and_depth := next(_sections(text), None)) is not None:
         section, depth = section_and_depth
         if depth == 1 and not names_dtype and dtype is not None:
@@ -121,16 +121,16 @@ def without_quantization(text: str, dtype: str | None = None) -> str:
             member = f'"torch_dtype": {json.dumps(dtype)}'
             text = text[: section.begin] + member + text[section.end :]
         elif not section.is_last:
-            text = text[: section.before[1]] + text[section.after[1] :]
+            text = text[: section.sign_before[1]] + text[section.sign_after[1] :]
         elif not section.is_first:
-            text = text[: section.before[0]] + text[section.end :]
+            text = text[: section.sign_before[0]] + text[section.end :]
         else:
-            text = text[: section.before[1]] + text[section.after[0] :]
+            text = text[: section.sign_before[1]] + text[section.sign_after[0] :]
     return text
 
 
+# What transformers reads of float8 where no `modules_to_not_convert` is stated, as of MiniMax.
 _ALIAS = "ignored_layers"
-"""What transformers reads of float8 where no `modules_to_not_convert` is stated, as of MiniMax."""
 
 
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
@@ -140,8 +140,8 @@ def with_exceptions(text: str, exceptions: Exceptions) -> str:
         if begin < 0:  # null, which states nothing
             continue
         section = json.loads(text[begin : member.end])
-        listed = section.get(exceptions.key) or section.get(_ALIAS) or []
-        section[exceptions.key] = [*listed, *exceptions.modules]
+        modules = section.get(exceptions.key) or section.get(_ALIAS) or []
+        section[exceptions.key] = [*modules, *exceptions.modules]
         text = text[:begin] + json.dumps(section, indent=2) + text[member.end :]
     return text
 
@@ -156,38 +156,43 @@ def _top(text: str) -> set[str]:
 
 def _sections(text: str) -> Iterator[tuple[_Member, int]]:
     """Find the sections, each with the number of objects and lists around it."""
-    inside: list[_Open] = []
+    containers: list[_Open] = []
     for token in TOKEN.finditer(text):
         match token[0]:
             case "{" | "[" as bracket:
-                if inside:
-                    outer = inside[-1]
+                if containers:
+                    outer = containers[-1]
                     outer.goes = bracket == "{" and outer.key in SECTIONS
-                inside.append(_Open(bracket == "{", token.span()))
+                containers.append(_Open(bracket == "{", token.span()))
             case "}" | "]" | "," as sign:
-                container = inside[-1]
+                container = containers[-1]
                 if container.goes:
-                    begin = container.before[1]
+                    begin = container.last_sign[1]
                     begin += len(text[begin:]) - len(text[begin:].lstrip())
                     end = len(text[: token.start()].rstrip())
                     member = _Member(
-                        begin, end, container.before, token.span(), container.is_first, sign != ","
+                        begin,
+                        end,
+                        container.last_sign,
+                        token.span(),
+                        container.is_first,
+                        sign != ",",
                     )
-                    yield member, len(inside)
+                    yield member, len(containers)
                 if sign == ",":
-                    container.before, container.is_first, container.key, container.goes = (
+                    container.last_sign, container.is_first, container.key, container.goes = (
                         token.span(),
                         False,
                         None,
                         False,
                     )
                     continue
-                inside.pop()
+                containers.pop()
             case string:
-                part = inside[-1] if inside else None
+                part = containers[-1] if containers else None
                 if part is not None and part.is_object and part.key is None:
                     part.key = json.loads(string)
                     is_null = NULL_VALUE.match(text, token.end()) is not None
                     part.goes = is_null and part.key in SECTIONS
-                    if len(inside) > 1 and (inside[-2].key, part.key) in OWN_SECTIONS:
-                        inside[-2].goes = inside[-2].is_object
+                    if len(containers) > 1 and (containers[-2].key, part.key) in OWN_SECTIONS:
+                        containers[-2].goes = containers[-2].is_object

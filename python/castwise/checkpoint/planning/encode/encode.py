@@ -30,7 +30,7 @@ from castwise.checkpoint.planning.written_schemes import (
     consumer_named,
     encoding,
     padding_problem,
-    written,
+    written_row,
 )
 from castwise.checkpoint.results.report import kept_tensors, kept_text
 from castwise.models.architecture import Architecture, pattern_of_names
@@ -42,13 +42,13 @@ from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
 
 _BYTE_BITS = 8
+# The roles of parameters that modules of a model's own code have, which no library replaces.
 _OWN_MODULES = ("router", "recurrent", "other")
-"""The roles of parameters that modules of a model's own code have, which no library replaces."""
+# The roles of tables, of which a row is taken: no layer of theirs is a linear one.
 _LOOKED_UP = ("embedding", "position")
-"""The roles of tables, of which a row is taken: no layer of theirs is a linear one."""
 
+# The roles of matrices with a row for each token, which most consumers load unquantised.
 TABLES = ("embedding", "head")
-"""The roles of matrices with a row for each token, which most consumers load unquantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Encode:
 
     def encoding(self, scheme: str) -> Encoding:
         """Return how a scheme is stored."""
-        row = written(scheme, self.recipe)
+        row = written_row(scheme, self.recipe)
         return encoding(row, self.block if scheme == self.scheme else None)
 
 
@@ -94,8 +94,8 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     """
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
     choices = [_choice_of(source, component, encode) for component in source.components]
-    unused = _check_used(source, encode, choices)
-    kept = kept_tensors(
+    unused_patterns = _check_used(source, encode, choices)
+    plain_tensors = kept_tensors(
         (row for choice in choices for row in choice.kept_rows()),
         sum(info.nbytes for info in source.tensors.values()),
     )
@@ -103,7 +103,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
             f"a map ({argument('dtype_map')}) gives a scheme to"
-            + (f"; {kept_text(kept)}" if kept else "")
+            + (f"; {kept_text(plain_tensors)}" if plain_tensors else "")
         )
     return DerivedCheckpoint(
         source,
@@ -111,9 +111,9 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         encode.dtypes,
         is_file=is_file,
         recipe=encode.recipe,
-        unused=unused,
+        unused_patterns=unused_patterns,
         consumer=encode.consumer,
-        kept=kept,
+        kept_tensors=plain_tensors,
     )
 
 
@@ -172,22 +172,22 @@ def statement_sizes(
     def count_bytes(schemes: Mapping[str, str]) -> int:
         request = replace(encode, schemes=schemes)
         choices = [choose(plan.facts, request, keys=plan.keys) for plan in plans]
-        stated = [_statements(choice, is_file=is_file) for choice in choices]
-        return sum(_statement_bytes(text) for text in stated if text is not None)
+        statements_of_parts = [_statements(choice, is_file=is_file) for choice in choices]
+        return sum(_statement_bytes(text) for text in statements_of_parts if text is not None)
 
     return count_bytes
 
 
-def _statement_bytes(stated: Statements) -> int:
-    if stated.metadata is not None and not stated.sections:
-        return len(json.dumps(dict(stated.metadata)))
-    files = sum(len(text.encode()) for text in stated.files.values())
-    metadata = json.dumps(dict(stated.metadata or {}))
-    return max(len(json.dumps(dict(stated.sections), indent=2)) + files, len(metadata))
+def _statement_bytes(texts: Statements) -> int:
+    if texts.metadata is not None and not texts.sections:
+        return len(json.dumps(dict(texts.metadata)))
+    files = sum(len(text.encode()) for text in texts.files.values())
+    metadata = json.dumps(dict(texts.metadata or {}))
+    return max(len(json.dumps(dict(texts.sections), indent=2)) + files, len(metadata))
 
 
+# A tensor, the key of the map that names it, and whether a pattern excepts it.
 _Key = tuple[TensorInfo, str | None, bool]
-"""A tensor, the key of the map that names it, and whether a pattern excepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class WeightChoice:
     keys: Sequence[_Key]  # what its map and its patterns say of the tensors
     used: frozenset[str]  # those keys and patterns
     encodings: Mapping[str, Encoding]  # how the weights are stored that are quantised, by name
-    left: Sequence[str]  # the matrices that stay
+    plain_matrices: Sequence[str]  # the matrices that stay
 
     def kinds(self) -> list[list[TensorInfo]]:
         """Return the matrices by what decides how they may be quantised."""
@@ -208,8 +208,8 @@ class WeightChoice:
         for info, _, _ in self.keys:
             if self.facts.is_matrix(info) and not _stays(model, self.encode, info.name):
                 name = info.name
-                named = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
-                kind = info.shape, info.format, model.role(name), *named
+                name_traits = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
+                kind = info.shape, info.format, model.role(name), *name_traits
                 kinds.setdefault(kind, []).append(info)
         return [*kinds.values()]
 
@@ -293,26 +293,26 @@ def choose(
     if infos is None:
         left_by_user = {info.name for info, _, is_ignored in keys if is_ignored}
         check_shapes(facts.model, left_by_user, encode.architecture)
-    chooser, encodings, left = _Chooser.of(facts, encode), {}, []
-    refused: dict[str, CheckpointError] = {}
+    chooser, encodings, plain_matrices = _Chooser.of(facts, encode), {}, []
+    refusals: dict[str, CheckpointError] = {}
     for info, key, is_ignored in keys:
         try:
             encoding_of = chooser.encoding(info, key, is_ignored)
         except CheckpointError as error:
-            refused[facts.prefix + info.name] = error
+            refusals[facts.prefix + info.name] = error
             continue
         if encoding_of is not None:
             encodings[info.name] = encoding_of
         elif facts.is_matrix(info) or chooser.is_stack(info):
-            left.append(info.name)
-    for refusal in refused.values():
-        if len(refused) == 1:
+            plain_matrices.append(info.name)
+    for refusal in refusals.values():
+        if len(refusals) == 1:
             raise refusal
         raise CheckpointError(
-            f"{refusal} ({len(refused):,} tensors are refused; all stay with "
-            f"{argument('ignore')} {pattern_of_names(refused)!r})"
+            f"{refusal} ({len(refusals):,} tensors are refused; all stay with "
+            f"{argument('ignore')} {pattern_of_names(refusals)!r})"
         )
-    return WeightChoice(facts, encode, keys, frozenset(used), encodings, left)
+    return WeightChoice(facts, encode, keys, frozenset(used), encodings, plain_matrices)
 
 
 def _key_of(
@@ -489,11 +489,11 @@ class _Chooser:
             return
         loader = "no library loads" if consumer is None else f"{consumer} does not load"
         recipes = dict.fromkeys(written_row.recipe for written_row in WRITTEN)
-        loaded = [name for name in recipes if find_recipe(name).writing.embeddings == "loaded"]
+        loadable = [name for name in recipes if find_recipe(name).writing.embeddings == "loaded"]
         raise CheckpointError(
             f"tensor {name!r}: it is no linear layer (its role: {role}), and "
             f"{loader} one that is quantised as by {row.recipe}; {leave}, "
-            f"or use another recipe ({argument('recipe')}): {', '.join(loaded)}"
+            f"or use another recipe ({argument('recipe')}): {', '.join(loadable)}"
         )
 
 
@@ -520,11 +520,13 @@ def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
 
 def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedTensor]]]:
     """Return how many threads quantise, and what the weights become, by name."""
-    stored, encode = choice.facts.stored, choice.encode
-    shapes = [(stored[name].shape, encoding) for name, encoding in choice.encodings.items()]
+    tensors_of_shards, encode = choice.facts.stored_tensors, choice.encode
+    shapes = [
+        (tensors_of_shards[name].shape, encoding) for name, encoding in choice.encodings.items()
+    ]
     threads = encoding_threads(shapes, encode.threads)
     weights = {
-        name: EncodedWeight(stored[name], stored, encoding, threads)
+        name: EncodedWeight(tensors_of_shards[name], tensors_of_shards, encoding, threads)
         for name, encoding in choice.encodings.items()
     }
     for name, weight in weights.items():
@@ -532,15 +534,15 @@ def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedT
             continue
         partners = choice.facts.model.partners(name, encode.consumer)
         # Engines fuse them, so they have the same global scale.
-        fused = [weights[other] for other in partners if other in weights]
-        for other in fused:
+        sharers = [weights[other] for other in partners if other in weights]
+        for other in sharers:
             if other.info.format != weight.info.format:
                 raise CheckpointError(
                     f"tensors {weight.info.name!r} ({weight.info.format}) and "
                     f"{other.info.name!r} ({other.info.format}) are fused by engines and share "
                     "a global scale, so they need the same format; cast one of them first"
                 )
-        share(fused)
+        share(sharers)
     return threads, {name: weight.tensors() for name, weight in weights.items()}
 
 
@@ -551,17 +553,17 @@ def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
         return None
     modules = {name.removesuffix(WEIGHT): encoding for name, encoding in encodings.items()}
     tables = [name for name in encodings if model.role(name) in _LOOKED_UP]
-    stated = statements(
+    text = statements(
         modules,
-        model.excepted_modules(choice.left, modules),
+        model.excepted_modules(choice.plain_matrices, modules),
         embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
     )
-    if is_file and stated.metadata is None:
+    if is_file and text.metadata is None:
         raise choice.facts.refusal(
             f"{next(iter(encodings.values())).written.recipe} states how weights are "
             "stored in config.json, which one file has not; name a folder"
         )
-    return stated
+    return text
 
 
 def _warnings(choice: WeightChoice) -> list[str]:

@@ -36,8 +36,8 @@ from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.written import Encoding
 from castwise.text.wording import argument
 
+# Elements of all slabs that are read, encoded or waiting to be written at a time.
 _FLIGHT_ELEMENTS = 4 << 20
-"""Elements of all slabs that are read, encoded or waiting to be written at a time."""
 
 Array = NDArray[Any]
 
@@ -73,9 +73,9 @@ class Shared:
 
 def share(weights: list[EncodedWeight]) -> None:
     """Let weights have a scale in common."""
-    shared = Shared(weights)
+    group = Shared(weights)
     for weight in weights:
-        weight.shared = shared
+        weight.group = group
 
 
 def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads: int) -> int:
@@ -93,14 +93,14 @@ class EncodedWeight:
     def __init__(
         self,
         info: TensorInfo,  # the weight as it is
-        stored: StoredTensors,  # the tensors of all shards
+        stored_tensors: StoredTensors,  # the tensors of all shards
         encoding: Encoding,  # what it becomes
         threads: int,  # how many threads encode slabs
     ) -> None:
         self.info = info
         self.encoding = encoding
-        self.shared = Shared([self])
-        self._stored = stored
+        self.group = Shared([self])
+        self._stored_tensors = stored_tensors
         self._threads = threads
         *stack, rows, columns = info.shape
         if encoding.written.is_transposed:
@@ -116,12 +116,12 @@ class EncodedWeight:
 
     def tensors(self) -> list[DerivedTensor]:
         """Describe the tensors that it becomes, the payload first."""
-        name, stored, nbytes = self.info.name, self.info.label, self.info.nbytes
-        sources = [sharer.info.name for sharer in self.shared.weights]
+        name, label, nbytes = self.info.name, self.info.label, self.info.nbytes
+        sources = [sharer.info.name for sharer in self.group.weights]
         job = WeightJob(self._name(self._parts[0].key), self._slabs)
         return [
             DerivedTensor(
-                derived_info(self._name(part.key), stored, part.shape, 0 if number else nbytes),
+                derived_info(self._name(part.key), label, part.shape, 0 if number else nbytes),
                 part.format,
                 name,
                 sources,
@@ -147,7 +147,7 @@ class EncodedWeight:
         if not rows:
             counts = {name: math.prod(part.shape) for name, part in parts.items()}
             zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
-            yield WeightSlab(counts, lambda: (_taken(parts, self._quantized(zeros)), None))
+            yield WeightSlab(counts, lambda: (_take_parts(parts, self._quantize(zeros)), None))
             return
         step, by_rows, counts = _step(self.encoding), dict(rows), {}
         for place, start, stop in self._rows_of_slabs():
@@ -157,7 +157,7 @@ class EncodedWeight:
                 - start // step * part.step_count
                 for name, part in rows
             }
-            yield WeightSlab(counts, partial(self._encoded, parts, self._cut(place, start, stop)))
+            yield WeightSlab(counts, partial(self._encode, parts, self._ranges(place, start, stop)))
 
     def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
@@ -168,42 +168,44 @@ class EncodedWeight:
             for start in range(0, self._rows, high):
                 yield place, start, min(start + high, self._rows)
 
-    def _cut(self, place: Sequence[int], start: int, stop: int) -> Sequence[Range]:
+    def _ranges(self, place: Sequence[int], start: int, stop: int) -> Sequence[Range]:
         """Return the ranges of rows along the axes of the stored tensor."""
         rows, columns = (start, stop), (0, self._columns)
         is_transposed = self.encoding.written.is_transposed
         outer = [(index, index + 1) for index in place]
         return [*outer, *((columns, rows) if is_transposed else (rows, columns))]
 
-    def _read(self, cut: Sequence[Range]) -> Array:
+    def _read(self, ranges: Sequence[Range]) -> Array:
         """Read a slab as a matrix."""
-        array = self._stored.box(self.info.name, cut)
+        array = self._stored_tensors.box(self.info.name, ranges)
         return array.reshape(array.shape[-2:])
 
-    def _quantized(self, array: Array, factor: float = 1.0) -> QuantizedArray:
+    def _quantize(self, array: Array, factor: float = 1.0) -> QuantizedArray:
         """Quantise a matrix as the producer does; `factor` is that of its magnitudes."""
-        amax = self.shared.amax() * factor if self._needs_amax else None
+        amax = self.group.amax() * factor if self._needs_amax else None
         return quantize_slab(array, amax=amax, threads=1, **_options(self.encoding, array.shape))
 
-    def _encoded(
-        self, parts: Mapping[str, _EncodedPart], cut: Sequence[Range]
+    def _encode(
+        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
     ) -> tuple[Arrays, CastReport | None]:
         """Read a slab, quantise it, and measure that if its payload is among the parts."""
-        array = self._read(cut)
+        array = self._read(ranges)
         if not self._needs_amax:
             self._largest(array, threads=1)
-        quantized, report = self._quantized(array), None
+        q, report = self._quantize(array), None
         if self._parts[0] in parts.values():
-            (report,) = compare_decoded(array[None], quantized)
+            (report,) = compare_decoded(array[None], q)
             # Values whose scales are beyond the range of their format are saturated: no others are.
-            if exceeds_scales(lost_to_scales(array, quantized, self._quantized)):
-                report = _with_saturated(report, report.count - report.zero_in)
-        return _taken(parts, quantized), report
+            if exceeds_scales(lost_to_scales(array, q, self._quantize)):
+                report = _add_saturated(report, report.count - report.zero_in)
+        return _take_parts(parts, q), report
 
     def amax(self) -> float:
         """Read the weight for its largest magnitude; its file is open."""
-        cuts = (self._cut(*rows) for rows in self._rows_of_slabs())
-        return max((self._largest(self._read(cut), self._threads) for cut in cuts), default=0.0)
+        cuts = (self._ranges(*rows) for rows in self._rows_of_slabs())
+        return max(
+            (self._largest(self._read(ranges), self._threads) for ranges in cuts), default=0.0
+        )
 
     def _largest(self, array: Array, threads: int) -> float:
         """Return the largest magnitude; refuse what is not finite."""
@@ -218,9 +220,9 @@ class EncodedWeight:
         return largest
 
 
-def _taken(parts: Mapping[str, _EncodedPart], quantized: QuantizedArray) -> Arrays:
+def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:
     """Take the parts of a slab, by the names of their tensors."""
-    arrays = quantized.parts()
+    arrays = q.parts()
     return {
         name: arrays[part.key] if part.value is None else part.value for name, part in parts.items()
     }
@@ -233,17 +235,17 @@ def _step(encoding: Encoding) -> int:
 @lru_cache
 def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
     """Return how the producer quantises a matrix."""
-    written = encoding.written
-    scheme, block = written.scheme, encoding.block
-    if block == (1, 0) and written.as_groups:
+    row = encoding.written
+    scheme, block = row.scheme, encoding.block
+    if block == (1, 0) and row.as_groups:
         scheme = f"{scheme.rpartition('_')[0]}_group"
         block = (1, shape[-1])
     return {
         "scheme": scheme,
-        "recipe": written.recipe,
+        "recipe": row.recipe,
         "block": block if min(block) > 0 else None,
-        "axis": -2 if written.is_transposed else -1,
-        "symmetric": written.symmetric,
+        "axis": -2 if row.is_transposed else -1,
+        "symmetric": row.symmetric,
     }
 
 
@@ -297,18 +299,18 @@ def _of_zeros(
     return quantize_slab(array, threads=1, **_options(encoding, array.shape))
 
 
-def compare_decoded(stack: Array, quantized: QuantizedArray) -> list[CastReport]:
+def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     """Compare each array of a stack with what it is decoded to."""
     dtype = np.float64 if stack.dtype == np.float64 else np.float32
-    decoded = dequantize(quantized, dtype, threads=1).reshape(stack.shape)
+    values_of_stack = dequantize(q, dtype, threads=1).reshape(stack.shape)
     reports = [
         compare(array, values, measure=True, threads=1).report
-        for array, values in zip(stack, decoded, strict=True)
+        for array, values in zip(stack, values_of_stack, strict=True)
     ]
     return [report for report in reports if report is not None]  # all are measured
 
 
-def _with_saturated(report: CastReport, saturated: int) -> CastReport:
+def _add_saturated(report: CastReport, count: int) -> CastReport:
     counts, *sums = report.__reduce__()[1]
     names = ("count", "exact", "overflowed", "saturated")
-    return restore_report([*counts[: len(names) - 1], saturated, *counts[len(names) :]], *sums)
+    return restore_report([*counts[: len(names) - 1], count, *counts[len(names) :]], *sums)

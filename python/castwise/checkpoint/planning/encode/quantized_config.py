@@ -34,15 +34,15 @@ class QuantizedConfig(Config):
         text = super().following([row for row in rows if row.decided_by != DTYPE])
         if self._statements is None or not self._text:
             return text
-        before = self._text
-        text = text or before
+        old_text = self._text
+        text = text or old_text
         if self._statements.edit is not None:
             text = self._statements.edit(text)
         else:
             text = without_quantization(text)
             if self._statements.sections:
                 text = _with_sections(text, self._statements.sections)
-        return None if text == before else text
+        return None if text == old_text else text
 
 
 def _with_sections(text: str, sections: Mapping[str, object]) -> str:

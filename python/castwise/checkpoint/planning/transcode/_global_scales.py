@@ -21,11 +21,11 @@ from castwise.quantization.weights.decoding import Decoding
 SLAB_ELEMENTS = 1 << 20
 _SLAB_BYTES = 4 << 20
 _NUMBERS = (ml_dtypes.bfloat16, np.float16)
+# The values of the codes without a sign.
 _CODES = np.arange(8, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
-"""The values of the codes without a sign."""
 
+# The largest scale of a block times the largest code.
 _LARGEST = np.float32(448 * 6)
-"""The largest scale of a block times the largest code."""
 
 AGAIN = "decode it (castwise dequantize), and quantise that (castwise quantize)"
 
@@ -38,7 +38,7 @@ class Reciprocal:
 
     global_scale: np.float32  # the global scale
     divides: bool  # true if it divides; then the reciprocal multiplies
-    stored: StoredTensors  # the tensors of all shards
+    stored_tensors: StoredTensors  # the tensors of all shards
     scales: list[str] = field(default_factory=list)  # the names of the scales beside it
     reciprocal: np.float32 | None = None  # the reciprocal
     lock: Lock = field(default_factory=Lock)
@@ -58,16 +58,16 @@ class Reciprocal:
     def _search(self) -> np.float32:
         is_stored = np.zeros(256, bool)
         for name in self.scales:
-            for array in slabs_of(self.stored, name):
+            for array in slabs_of(self.stored_tensors, name):
                 is_stored |= np.bincount(array.reshape(-1).view(np.uint8), minlength=256) > 0
         scales = np.flatnonzero(is_stored).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
         with np.errstate(all="ignore"):
-            rounded = np.float32(1) / self.global_scale
-            above = np.nextafter(rounded, np.float32(np.inf))
-            below = np.nextafter(rounded, rounded * 0)
+            nearest = np.float32(1) / self.global_scale
+            upper = np.nextafter(nearest, np.float32(np.inf))
+            lower = np.nextafter(nearest, nearest * 0)
             # The reciprocal of a neighbour of a reciprocal may be two numbers away.
-            further = np.nextafter(above, np.float32(np.inf)), np.nextafter(below, rounded * 0)
-            near = (rounded, above, below, *further)
+            further = np.nextafter(upper, np.float32(np.inf)), np.nextafter(lower, nearest * 0)
+            near = (nearest, upper, lower, *further)
             for candidate in sorted(near, key=lambda scale: not _is_usual(scale, not self.divides)):
                 divisor, factor = (
                     (self.global_scale, candidate)
@@ -83,29 +83,30 @@ class Reciprocal:
 
 
 def _is_usual(scale: np.float32, divides: bool) -> bool:
-    """Return True for the global scale that producers compute of a magnitude of 16 bits.
-
-    They do so in float32 or in its own dtype. Of neighbours that stand for the same values it is
-    the one that was there first.
-    """
+    """Return True for the global scale that producers compute of a magnitude of 16 bits."""
+    # Producers compute in float32 or in the dtype of the magnitude. Of neighbours that stand for
+    # the same values this is the one that was there first.
     with np.errstate(all="ignore"):
         amax = _LARGEST / scale if divides else _LARGEST * scale
         sizes = [cast(cast(amax, dtype), np.float32) for dtype in _NUMBERS]
         exact = [_LARGEST / size if divides else size / _LARGEST for size in sizes]
-        rounded = [
+        inexact = [
             cast(cast(size, dtype), np.float32) for size, dtype in zip(exact, _NUMBERS, strict=True)
         ]
-        return scale in (*exact, *rounded)
+        return scale in (*exact, *inexact)
 
 
 def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
-    """Return True if all codes at these scales decode to the same, dividing and multiplying.
-
-    That is in float32, as producers compute, and as real numbers, for which float64 is wide enough:
-    no quotient is within 2^-40 of the middle between two results unless it is that.
-    """
+    """Return True if all codes at these scales decode to the same, dividing and multiplying."""
+    # In float32, as producers compute, and as real numbers, for which float64 is wide enough: no
+    # quotient is within 2^-40 of the middle between two results unless it is that.
     return all(
-        np.array_equal(*(cast(_CODES * scaled[:, None], dtype).view(np.uint16) for scaled in pair))
+        np.array_equal(
+            *(
+                cast(_CODES * scales_in_dtype[:, None], dtype).view(np.uint16)
+                for scales_in_dtype in pair
+            )
+        )
         for scales_in in (scales, scales.astype(np.float64))
         for pair in [(scales_in / divisor, scales_in * factor)]
         for dtype in _NUMBERS
@@ -142,23 +143,23 @@ class Power:
     def _search(self) -> int:
         ranges = {name: PowerRange() for name in self.plans}
         for name, plan in self.plans.items():
-            for cut in plan.slabs(SLAB_ELEMENTS):
-                ranges[name].add(plan.rows(cut), cut.place, cut.start)
+            for slab in plan.slabs(SLAB_ELEMENTS):
+                ranges[name].add(plan.rows(slab), slab.place, slab.start)
         try:
             return common_power(ranges)
         except ValueError as error:
             raise CheckpointError(f"{error}; {AGAIN}") from error
 
 
-def cuts_of(stored: StoredTensors, name: str, step: int = 1) -> Iterator[Sequence[Range]]:
+def cuts_of(tensors: StoredTensors, name: str, step: int = 1) -> Iterator[Sequence[Range]]:
     """Cut a tensor of bytes along its first axis, at multiples of a step."""
-    shape = stored[name].shape
+    shape = tensors[name].shape
     other_ranges: list[Range] = [(0, count) for count in shape[1:]]
-    high = max(_SLAB_BYTES * shape[0] // max(stored[name].nbytes, 1) // step, 1) * step
+    high = max(_SLAB_BYTES * shape[0] // max(tensors[name].nbytes, 1) // step, 1) * step
     for start in range(0, shape[0], high):
         yield [(start, min(start + high, shape[0])), *other_ranges]
 
 
-def slabs_of(stored: StoredTensors, name: str) -> Iterator[Array]:
+def slabs_of(tensors: StoredTensors, name: str) -> Iterator[Array]:
     """Read a tensor of bytes, slab by slab."""
-    return (stored.box(name, cut) for cut in cuts_of(stored, name))
+    return (tensors.box(name, ranges) for ranges in cuts_of(tensors, name))

@@ -9,7 +9,7 @@ import numpy as np
 
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.checkpoint.planning.written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.planning.written_schemes import encoding, padding_problem, written_row
 from castwise.models.model import EXPERTS as ROLE_OF_EXPERTS
 from castwise.models.model import MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import QuantizedArray, QuantizedWeight
@@ -27,6 +27,7 @@ from castwise.quantization.producers.names import name_part, tail
 from castwise.quantization.producers.registry import CONVERTED_TO, find_recipe, written_layout
 from castwise.quantization.producers.schemes import find_scheme
 
+# Parts that only tell how a weight is stored, or its shape.
 _MARKERS = tuple(
     name_part(part.name, "weight")
     for producer in CONVERTED_TO
@@ -34,10 +35,9 @@ _MARKERS = tuple(
     for part in layout.parts
     if part.use in ("marker", "shape")
 )
-"""Parts that only tell how a weight is stored, or its shape."""
 
+# Schemes beside which inputs may have a scale.
 _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
-"""Schemes beside which inputs may have a scale."""
 
 
 def form_of_experts(
@@ -46,30 +46,38 @@ def form_of_experts(
     """Return how a weight is stored as (experts, in, out); None for others, and elsewhere."""
     name = weight.name.removesuffix(WEIGHT)
     for layout in find_recipe(recipe).layouts if model.role(name) == ROLE_OF_EXPERTS else ():
-        transposed = layout.storage is not None and layout.storage.orientation == "parts"
-        if transposed and layout.scheme == scheme and tail(name) in layout.parameters:
+        is_transposed = layout.storage is not None and layout.storage.orientation == "parts"
+        if is_transposed and layout.scheme == scheme and tail(name) in layout.parameters:
             return layout
     return None
 
 
-def check_parts(transcoded: TranscodedWeight, recipe: str, model: Model) -> None:
+def check_parts(weight_in_form: TranscodedWeight, recipe: str, model: Model) -> None:
     """Refuse a part that the other form has no place for, and shapes that it cannot have.
 
     ValueError: there is one.
     """
-    weight, plan, stored = transcoded.weight, transcoded.plan, transcoded.stored
-    scheme = transcoded.scheme
+    weight, plan, tensors = (
+        weight_in_form.weight,
+        weight_in_form.plan,
+        weight_in_form.stored_tensors,
+    )
+    scheme = weight_in_form.scheme
     if plan.values is not None:
         raise ValueError(f"{weight.payload!r} is multiplied by what is beside it; {AGAIN}")
     inputs = [name for name, role in weight.parts.items() if role == ACTIVATION]
-    known = {transcoded.index_name}
+    parts_with_place = {weight_in_form.index_name}
     if scheme in _SCALED_INPUTS and len(inputs) == 1 and "zero_point" not in inputs[0]:
-        known.add(inputs[0])
+        parts_with_place.add(inputs[0])
     for name, role in weight.parts.items():
-        if role not in (SCALE, GLOBAL, ZERO) and name not in known and not name.endswith(_MARKERS):
+        if (
+            role not in (SCALE, GLOBAL, ZERO)
+            and name not in parts_with_place
+            and not name.endswith(_MARKERS)
+        ):
             raise ValueError(f"{name!r} has no place there; {AGAIN}")
         if role in (GLOBAL, ACTIVATION):
-            array = stored.read(name)
+            array = tensors.read(name)
             if array.size != 1 or not np.isfinite(array).all() or not (array > 0).all():
                 raise ValueError(f"{name!r} is not one positive number")
     if plan.whole is not None and plan.whole.block == (0, 0) and plan.whole.scale.size > 1:
@@ -77,7 +85,7 @@ def check_parts(transcoded: TranscodedWeight, recipe: str, model: Model) -> None
             f"{weight.scale!r} has a scale for each expert, and {recipe} stores one for all; "
             f"{AGAIN}"
         )
-    info = stored[weight.payload]
+    info = tensors[weight.payload]
     is_matrix, is_stack = (len(plan.matrix_shape) == axes for axes in (MATRIX, STACK))
     if is_stack and plan.whole is not None and _has_inputs_as_rows(plan.whole):
         raise ValueError(
@@ -110,13 +118,14 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
 
 
 def give_form(
-    transcoded: TranscodedWeight, recipe: str, section: Mapping[str, Any], model: Model
+    weight_in_form: TranscodedWeight, recipe: str, section: Mapping[str, Any], model: Model
 ) -> None:
     """Let a weight get the form of its scheme as of a producer; `section` states what it is now.
 
     ValueError: the producer cannot hold it so.
     """
-    weight, shape, scheme = transcoded.weight, transcoded.plan.matrix_shape, transcoded.scheme
+    weight, scheme = weight_in_form.weight, weight_in_form.scheme
+    shape = weight_in_form.plan.matrix_shape
     experts = form_of_experts(weight, scheme, recipe, model)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)
@@ -128,12 +137,12 @@ def give_form(
     elif not producer.writing.rows:
         high, wide = find_scheme(scheme).block
     else:
-        row = written(scheme, recipe)
+        row = written_row(scheme, recipe)
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise ValueError(f"{weight.payload!r} is a matrix of {rows}x{columns}, and {problem}")
         size = weight.block[-1] if weight.block and scheme.endswith("_group") else None
-        transcoded.encoding = encoding(row, None if size is None else (1, size))
-        high, wide = transcoded.encoding.block
+        weight_in_form.encoding = encoding(row, None if size is None else (1, size))
+        high, wide = weight_in_form.encoding.block
         if row.as_groups:
             # Packed, as groups are, with one group in a row.
             high, wide, scheme = 1, wide or columns, f"{scheme.partition('_')[0]}_group"
@@ -152,6 +161,6 @@ def give_form(
     elif not stem.endswith("weight"):
         stem += WEIGHT
     axis = -1 if experts is None else -2
-    transcoded.becomes(
+    weight_in_form.becomes(
         geometry(scheme, recipe, layout, shape=shape, axis=axis, block=(high, wide)), stem
     )

@@ -34,7 +34,7 @@ from castwise.checkpoint.planning.transcode._new_forms import (
     give_form,
 )
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.checkpoint.planning.written_schemes import encoding, is_transcoded, written
+from castwise.checkpoint.planning.written_schemes import encoding, is_transcoded, written_row
 from castwise.models.architecture import Architecture
 from castwise.models.model import WEIGHT
 from castwise.quantization import Quantization, QuantizedWeight
@@ -53,8 +53,8 @@ from castwise.quantization.producers.written import Encoding, Statements
 from castwise.text.wording import function
 
 _LOGGER = logging.getLogger(__name__)
+# Tensors that only tell that a model is quantised.
 _MARKERS = tuple(MARKERS)
-"""Tensors that only tell that a model is quantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TranscodingPlan:
     scheme: str | None
     threads: int  # how many threads may derive tensors
     staying: Sequence[QuantizedWeight] = ()  # the weights that are stored so already
-    transcoded: Sequence[TranscodedWeight] = ()  # the others
+    new_weights: Sequence[TranscodedWeight] = ()  # the others
     has_inputs: bool = False  # whether there are scales of their inputs
 
     @property
@@ -114,28 +114,28 @@ def plan_transcoding(  # noqa: PLR0917
     staying = [weight for weight in quantization.weights if stays(weight)]
     if len(staying) == len(quantization.weights):
         raise facts.refusal(f"{quantization.weights[0].payload!r} is stored so already")
-    warned: list[str] = []
+    payloads: list[str] = []
 
     def warn(payload: str) -> None:
         """Warn once of zero points that decoders do not agree on."""
-        if not warned:
-            warned.append(payload)
+        if not payloads:
+            payloads.append(payload)
             _LOGGER.warning("%s: %s", facts.path, WRAPPED.format(payload))
 
-    transcoded = [
-        _transcoded(source, plan, weight, warn)
+    new_weights = [
+        _transcode(source, plan, weight, warn)
         for weight in quantization.weights
         if not stays(weight)
     ]
-    _state_integers(transcoded)
-    _share_scales(facts, recipe, transcoded)
-    return replace(plan, staying=staying, transcoded=transcoded, has_inputs=has_inputs)
+    _state_integers(new_weights)
+    _share_scales(facts, recipe, new_weights)
+    return replace(plan, staying=staying, new_weights=new_weights, has_inputs=has_inputs)
 
 
 def _check(facts: SourceComponent, quantization: Quantization) -> bool:
     """Refuse what the other form has no place for; returns whether inputs have scales."""
     facts.check_orphans(quantization)
-    stated = ", ".join(quantization.stated)
+    origins = ", ".join(quantization.stated)
     facts.check_method(quantization)
     for statement in facts.statements:
         facts.check_decodable(statement)
@@ -143,7 +143,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> bool:
             raise facts.refusal(f"caches are stated otherwise there ({statement.origin})")
     if not quantization.weights:
         raise facts.refusal(
-            f"no weight is quantised, and {stated} states it; {function('dequantize')} of the "
+            f"no weight is quantised, and {origins} states it; {function('dequantize')} of the "
             "folder removes that"
         )
     caches = [name for name in quantization.others if not name.endswith(_MARKERS)]
@@ -157,7 +157,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> bool:
     return inputs == {True}
 
 
-def _transcoded(
+def _transcode(
     source: Checkpoint,
     plan: TranscodingPlan,
     weight: QuantizedWeight,
@@ -182,7 +182,9 @@ def _transcoded(
         )
     axis = -1 if form_of_experts(weight, scheme, recipe, facts.model) is None else -2
     reading = facts.decoding(weight, "peer", axis)
-    transcoded_weight = TranscodedWeight(weight, scheme, reading, stored=facts.stored, warn=warn)
+    transcoded_weight = TranscodedWeight(
+        weight, scheme, reading, stored_tensors=facts.stored_tensors, warn=warn
+    )
     try:
         check_parts(transcoded_weight, recipe, facts.model)
         give_form(transcoded_weight, recipe, facts.section(weight), facts.model)
@@ -191,25 +193,23 @@ def _transcoded(
     return transcoded_weight
 
 
-def _state_integers(transcoded: Sequence[TranscodedWeight]) -> None:
+def _state_integers(weights: Sequence[TranscodedWeight]) -> None:
     """Decide for all integers alike whether they have zero points and an index of groups."""
-    integers = [weight for weight in transcoded if weight.scheme.startswith("int")]
+    integers = [weight for weight in weights if weight.scheme.startswith("int")]
     symmetric = all(weight.is_symmetric for weight in integers)
-    reordered = any(weight.is_reordered for weight in integers)
+    is_reordered = any(weight.is_reordered for weight in integers)
     for weight in integers:
         if weight.encoding is not None:
-            weight.encoding = replace(weight.encoding, symmetric=symmetric, has_index=reordered)
+            weight.encoding = replace(weight.encoding, symmetric=symmetric, has_index=is_reordered)
 
 
-def _share_scales(
-    facts: SourceComponent, recipe: str, transcoded: Sequence[TranscodedWeight]
-) -> None:
+def _share_scales(facts: SourceComponent, recipe: str, weights: Sequence[TranscodedWeight]) -> None:
     """Find which global scales change, and which weights must have the same."""
     powers: dict[tuple[str, ...], Power] = {}
     reciprocals: dict[bytes, Reciprocal] = {}
-    shared: dict[tuple[str, ...], tuple[str, np.ndarray[Any, Any]]] = {}
-    divides, model, stored = find_recipe(recipe).divides, facts.model, facts.stored
-    for transcoded_weight in transcoded:
+    first_levels: dict[tuple[str, ...], tuple[str, np.ndarray[Any, Any]]] = {}
+    divides, model, tensors = find_recipe(recipe).divides, facts.model, facts.stored_tensors
+    for transcoded_weight in weights:
         weight = transcoded_weight.weight
         if not find_scheme(transcoded_weight.scheme).global_scale:
             continue
@@ -220,15 +220,17 @@ def _share_scales(
             transcoded_weight.level = power
             continue
         if all(find_recipe(name).transcoding.is_fused for name in (*weight.recipes, recipe)):
-            scale = stored.read(level)
-            other, first_scale = shared.setdefault(model.partners(weight.name), (level, scale))
+            scale = tensors.read(level)
+            other, first_scale = first_levels.setdefault(
+                model.partners(weight.name), (level, scale)
+            )
             if first_scale.tobytes() != scale.tobytes():
                 raise facts.refusal(
                     f"{other!r} and {level!r} are of weights that engines fuse, and differ; {AGAIN}"
                 )
         if divides != all(find_recipe(name).divides for name in weight.recipes):
-            value = np.float32(stored.read(level).reshape(()))
-            reciprocal = Reciprocal(value, divides=not divides, stored=stored)
+            value = np.float32(tensors.read(level).reshape(()))
+            reciprocal = Reciprocal(value, divides=not divides, stored_tensors=tensors)
             transcoded_weight.level = reciprocals.setdefault(value.tobytes(), reciprocal)
             transcoded_weight.level.scales.append(weight.scale or "")
 
@@ -239,10 +241,10 @@ def new_tensors(
     """Return what comes in the place of stored tensors, and those that are left out."""
     tensors: dict[str, list[DerivedTensor]] = {}
     left_out = plan.left_out
-    for weight in plan.transcoded:
-        made = make(weight)
-        left_out |= dict.fromkeys(weight.left_out(made), "")
-        for tensor in made:
+    for weight in plan.new_weights:
+        parts = make(weight)
+        left_out |= dict.fromkeys(weight.left_out(parts), "")
+        for tensor in parts:
             tensors.setdefault(tensor.home, []).append(tensor)
     return tensors, left_out
 
@@ -258,17 +260,17 @@ def derive_transcoded(plan: TranscodingPlan) -> Derived:
         return Derived(source=facts, threads=plan.threads)
     tensors, left_out = new_tensors(plan, TranscodedWeight.tensors)
     facts.check_names(tensors, left_out, {})
-    stated = _statements(plan)
-    consumed = [facts.prefix + name for name in CONFIGS if name != CONFIG]
+    new_statements = _statements(plan)
+    consumed_paths = [facts.prefix + name for name in CONFIGS if name != CONFIG]
     return Derived(
         source=facts,
         tensors=tensors,
         left_out=left_out,
         threads=plan.threads,
-        consumed=consumed if stated.edit is None else (),
-        statements=stated,
+        consumed_paths=consumed_paths if new_statements.edit is None else (),
+        statements=new_statements,
         schemes={plan.scheme_of(weight) for weight in plan.weights},
-        metadata=partial(_metadata, stated),
+        metadata=partial(_metadata, new_statements),
     )
 
 
@@ -279,11 +281,13 @@ def _statements(plan: TranscodingPlan) -> Statements:
     if transcoding.statements_of_form is not None:
         return transcoding.statements_of_form
     modules: dict[str, Encoding] = {}
-    for transcoded_weight in plan.transcoded:
+    for transcoded_weight in plan.new_weights:
         assert transcoded_weight.encoding is not None, "by `give_form`"  # noqa: S101
         modules[transcoded_weight.weight.name.removesuffix(WEIGHT)] = transcoded_weight.encoding
     for weight in plan.staying:
-        modules[weight.name.removesuffix(WEIGHT)] = encoding(written(weight.scheme, recipe), None)
+        modules[weight.name.removesuffix(WEIGHT)] = encoding(
+            written_row(weight.scheme, recipe), None
+        )
     if len(set(modules.values())) > 1 and recipe not in SEVERAL:
         names = dict.fromkeys(encoding.written.scheme for encoding in modules.values())
         raise facts.refusal(
@@ -291,18 +295,18 @@ def _statements(plan: TranscodingPlan) -> Statements:
             f"{recipe} states one for all; {AGAIN}"
         )
     payloads = {weight.payload for weight in plan.weights}
-    left = [
+    plain_matrices = [
         info.name
         for info in facts.tensors
         if info.name not in payloads
         and (facts.is_matrix(info) or facts.model.may_be_experts(info.name))
     ]
-    excepted = facts.model.excepted_modules(left, modules)
-    return statements(modules, excepted, inputs=plan.has_inputs)
+    exceptions = facts.model.excepted_modules(plain_matrices, modules)
+    return statements(modules, exceptions, inputs=plan.has_inputs)
 
 
-def _metadata(stated: Statements, reader: Reader) -> dict[str, str]:
-    if stated.edit is not None:
-        edit = stated.edit
+def _metadata(new_statements: Statements, reader: Reader) -> dict[str, str]:
+    if new_statements.edit is not None:
+        edit = new_statements.edit
         return {key: edit(text) for key, text in reader.metadata.items()}
     return {key: text for key, text in reader.metadata.items() if key not in METADATA_KEYS}

@@ -53,45 +53,45 @@ class SlabMaker:
     keys: dict[str, str] = field(default_factory=dict)
 
     def slabs(self, names: Collection[str]) -> Iterator[WeightSlab]:
-        """List the slabs that make parts, each of which can be made by another thread.
-
-        Slabs with codes are measured, which are read where codes or zero points change.
-        """
+        """List the slabs that make parts, each of which can be made by another thread."""
         keys = {name: key for name, key in self.keys.items() if name in names}
         plan = self.plan
+        # Slabs with codes are measured. Codes are read only where they or zero points change.
         if keys and not (self._widens or {DATA, ZEROS} & {*keys.values()}):
             whole = without_codes(plan.whole)
-            plan = replace(plan, rows=lambda cut: rows_of(whole, cut.start, cut.stop, cut.place))
-        for cut in plan.slabs(SLAB_ELEMENTS) if keys else ():
-            form = of_rows(self.form, cut.stop - cut.start)
+            plan = replace(
+                plan, rows=lambda slab: rows_of(whole, slab.start, slab.stop, slab.place)
+            )
+        for slab in plan.slabs(SLAB_ELEMENTS) if keys else ():
+            form = of_rows(self.form, slab.stop - slab.start)
             shapes = {DATA: form.data_shape, SCALES: form.scale_shape, ZEROS: form.zero_shape}
             counts = {name: math.prod(shapes[key]) for name, key in keys.items()}
-            yield WeightSlab(counts, partial(self._made, plan, keys, form, cut))
+            yield WeightSlab(counts, partial(self._make, plan, keys, form, slab))
 
     @property
     def _widens(self) -> bool:
         whole = self.plan.whole
         return whole is None or self.form.scheme.bits != views_of(whole).scheme.bits
 
-    def _made(
-        self, plan: Decoding, keys: Mapping[str, str], form: Views, cut: Cut
+    def _make(
+        self, plan: Decoding, keys: Mapping[str, str], form: Views, slab: Cut
     ) -> tuple[Arrays, DecodeReport | None]:
-        q = plan.rows(cut)
+        q = plan.rows(slab)
         if ZEROS in keys.values() and wrapped_zeros(q):
             self.warn(self.weight.payload)
-        parts = self._parts(q, {*keys.values()}, form, cut)
+        parts = self._parts(q, {*keys.values()}, form, slab)
         report = losses_of_codes(q) if DATA in keys.values() else None
         return {name: parts[key] for name, key in keys.items()}, report
 
     def _parts(
-        self, q: QuantizedArray, keys: Iterable[str], form: Views, cut: Cut
+        self, q: QuantizedArray, keys: Iterable[str], form: Views, slab: Cut
     ) -> dict[str, NDArray[Any]]:
         level = self.level
         if form.scheme.bits != views_of(q).scheme.bits:
             try:
-                return widen_blocks(q, form, cut.start)
+                return widen_blocks(q, form, slab.start)
             except ValueError as error:
-                where = f" of matrix {cut.place}" if cut.place else ""
+                where = f" of matrix {slab.place}" if slab.place else ""
                 raise CheckpointError(
                     f"tensor {self.weight.payload!r}: {error}{where}; {AGAIN}"
                 ) from error
@@ -103,13 +103,13 @@ class SlabMaker:
         }
 
 
-def copied(
-    stored: StoredTensors, name: str, shape: tuple[int, ...]
+def copy_slabs(
+    tensors: StoredTensors, name: str, shape: tuple[int, ...]
 ) -> Iterator[tuple[int, Callable[[], NDArray[Any]]]]:
     """List the slabs of a tensor that stays as it is, but for its shape if it is one number."""
     if (count := math.prod(shape)) <= 1:
-        whole = [(0, n) for n in stored[name].shape]
-        yield count, lambda: stored.box(name, whole).reshape(shape)
+        whole = [(0, n) for n in tensors[name].shape]
+        yield count, lambda: tensors.box(name, whole).reshape(shape)
         return
-    for cut in cuts_of(stored, name):
-        yield math.prod(end - begin for begin, end in cut), partial(stored.box, name, cut)
+    for ranges in cuts_of(tensors, name):
+        yield math.prod(end - begin for begin, end in ranges), partial(tensors.box, name, ranges)

@@ -28,7 +28,7 @@ from castwise.checkpoint.planning.transcode._global_scales import (
     Power,
     Reciprocal,
 )
-from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copied
+from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copy_slabs
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays.conversion import DATA, SCALES, ZEROS, same_parts, zeros_of
 from castwise.quantization.arrays.named_parts import marker_of
@@ -44,11 +44,11 @@ _BYTE = 8
 
 Array = NDArray[Any]
 
+# Lists the slabs of a tensor that is made by itself, with the number of their elements.
 _Slabs = Callable[[], Iterable[tuple[int, Callable[[], Array]]]]
-"""Lists the slabs of a tensor that is made by itself, with the number of their elements."""
 
+# Stands for that of a weight until it is known which of its tensors change.
 _NO_JOB = WeightJob("", lambda *_: ())
-"""Stands for that of a weight until it is known which of its tensors change."""
 
 
 class TranscodedWeight:
@@ -60,7 +60,7 @@ class TranscodedWeight:
         scheme: str,  # how it will be quantised
         plan: Decoding,  # how it is read, its matrices as they are stored
         *,
-        stored: StoredTensors,  # the tensors of all shards
+        stored_tensors: StoredTensors,  # the tensors of all shards
         # Told of its payload if zero points are such as decoders do not agree on
         warn: Callable[[str], None],
     ) -> None:
@@ -74,13 +74,13 @@ class TranscodedWeight:
         # The form that it gets.
         self.form: Views | None = None
         self._stem = ""
-        self.stored = stored
+        self.stored_tensors = stored_tensors
         self._warn = warn
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
-        self._copied: set[str] = set()
-        self._alone: dict[str, _Slabs] = {}
+        self._copies: set[str] = set()
+        self._single_slabs: dict[str, _Slabs] = {}
         self._staying: set[str] = set()
 
     def becomes(self, form: Views, stem: str) -> None:
@@ -131,24 +131,26 @@ class TranscodedWeight:
         same = set() if stored_form is None else same_parts(stored_form, form)
         layout, payload = form.layout, self.weight.payload
         scale = self.weight.scale or payload
-        described = [
+        candidates = [
             self._tensor(DATA, payload, layout.payload, form, is_same=DATA in same),
             self._tensor(SCALES, scale, layout.parts[0].name, form, is_same=SCALES in same),
             *(self._other(part, form) for part in form.layout.parts[1:]),
         ]
-        tensors = [tensor for tensor in described if tensor is not None]
+        tensors = [tensor for tensor in candidates if tensor is not None]
         homes = Counter(tensor.home for tensor in tensors)
         staying = [tensor for tensor in tensors if homes[tensor.home] == 1 and self._stays(tensor)]
         self._staying = {tensor.info.name for tensor in staying}
-        changed = [tensor for tensor in tensors if tensor not in staying]
+        new_tensors = [tensor for tensor in tensors if tensor not in staying]
         # The row of the codes has what is lost, unless they stay where they are.
-        names = [tensor.info.name for tensor in changed if tensor.scheme is not None]
-        payload = next(iter(names or [tensor.info.name for tensor in changed]), "")
+        names = [tensor.info.name for tensor in new_tensors if tensor.scheme is not None]
+        payload = next(iter(names or [tensor.info.name for tensor in new_tensors]), "")
         job = WeightJob(payload, partial(self._slabs, payload))
-        changed = [replace(tensor, job=job) for tensor in changed]
+        new_tensors = [replace(tensor, job=job) for tensor in new_tensors]
         return [
-            tensor if tensor.scheme is None else self._with_left_out(tensor, self.left_out(changed))
-            for tensor in changed
+            tensor
+            if tensor.scheme is None
+            else self._with_left_out(tensor, self.left_out(new_tensors))
+            for tensor in new_tensors
         ]
 
     def _slabs(
@@ -156,14 +158,14 @@ class TranscodedWeight:
     ) -> Iterator[WeightSlab]:
         """List the slabs that make some of its tensors."""
         yield from self._maker.slabs(names)
-        for name in self._alone.keys() & names:
-            yield from WeightJob.of_one(name, self._alone[name]).slabs([name], None)
+        for name in self._single_slabs.keys() & names:
+            yield from WeightJob.of_one(name, self._single_slabs[name]).slabs([name], None)
         if payload in names and self._maker.keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
 
     def _with_left_out(self, payload: DerivedTensor, names: Iterable[str]) -> DerivedTensor:
         """Count the bytes of tensors without a place as those of the codes."""
-        nbytes = payload.info.nbytes + sum(self.stored[name].nbytes for name in names)
+        nbytes = payload.info.nbytes + sum(self.stored_tensors[name].nbytes for name in names)
         return replace(payload, info=payload.info._replace(nbytes=nbytes))
 
     def left_out(self, tensors: Sequence[DerivedTensor]) -> set[str]:
@@ -173,11 +175,11 @@ class TranscodedWeight:
 
     def _stays(self, tensor: DerivedTensor) -> bool:
         """Return True for a tensor that is as it is stored."""
-        info, (name, *_), shape = self.stored[tensor.home], tensor.info, tensor.info.shape
-        is_copied = name in self._copied
+        info, (name, *_), shape = self.stored_tensors[tensor.home], tensor.info, tensor.info.shape
+        is_copied = name in self._copies
         return is_copied and (name, tensor.format, shape) == (info.name, info.format, info.shape)
 
-    def _derived(
+    def _describe(
         self,
         home: str,
         name: str,
@@ -189,62 +191,62 @@ class TranscodedWeight:
         is_payload: bool = False,
     ) -> DerivedTensor:
         """Describe a new tensor; as stored it is what stands in its place."""
-        stored = self.stored[home]
-        nbytes = stored.nbytes if is_payload or home != self.weight.payload else 0
-        info = derived_info(name, stored.label, shape, nbytes)
+        info_of_home = self.stored_tensors[home]
+        nbytes = info_of_home.nbytes if is_payload or home != self.weight.payload else 0
+        info = derived_info(name, info_of_home.label, shape, nbytes)
         scheme = self.scheme if is_payload else None
         if slabs is not None:
-            self._alone[name] = slabs
+            self._single_slabs[name] = slabs
         return DerivedTensor(info, format_name, home, sources, _NO_JOB, scheme=scheme)
 
-    def _called(self, part: str) -> str:
+    def _name_part(self, part: str) -> str:
         return name_part(part, self._stem) if part else self._stem
 
     def _tensor(
         self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
     ) -> DerivedTensor:
         """Describe codes, scales or zero points."""
-        name, format_name = self._called(part), self._format(key, home, form)
+        name, format_name = self._name_part(part), self._format(key, home, form)
         shape = {DATA: form.data_shape, SCALES: form.scale_shape}.get(key)
         shape = form.zero_shape if shape is None else shape
-        if is_same and format_name == self.stored[home].format:
+        if is_same and format_name == self.stored_tensors[home].format:
             return self._copy(home, name, shape)
         self._maker.keys[name] = key
-        needed = [self.weight.payload, *self.weight.parts]
+        sources = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
-            needed = self.level.names
-        return self._derived(
-            home, name, format_name, shape, sources=needed, slabs=None, is_payload=key == DATA
+            sources = self.level.names
+        return self._describe(
+            home, name, format_name, shape, sources=sources, slabs=None, is_payload=key == DATA
         )
 
     def _format(self, key: str, home: str, form: Views) -> str:
         """Return the format of codes, scales or zero points in the new form."""
-        stored = numpy_dtype(self.stored[home].format or "")
+        dtype = numpy_dtype(self.stored_tensors[home].format or "")
         if key != SCALES:
-            is_float = finfo(stored).kind == "float" and form.scheme.bits == _BYTE
-            return _format_of(stored if is_float and key == DATA else form.container)
+            is_float = finfo(dtype).kind == "float" and form.scheme.bits == _BYTE
+            return _format_of(dtype if is_float and key == DATA else form.container)
         if self.weight.scale is None:  # in blocks of bytes
-            stored = numpy_dtype(find_recipe(TYPED).scales)
+            dtype = numpy_dtype(find_recipe(TYPED).scales)
         is_byte = form.scheme.scale in (E4M3, E8M0)
-        return _format_of(scale_dtype(form, stored, powers=False) if is_byte else stored)
+        return _format_of(scale_dtype(form, dtype, powers=False) if is_byte else dtype)
 
     def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> DerivedTensor:
-        info = self.stored[home]
-        slabs = partial(copied, self.stored, home, shape)
+        info = self.stored_tensors[home]
+        slabs = partial(copy_slabs, self.stored_tensors, home, shape)
         is_payload = home == self.weight.payload
-        self._copied.add(name)
-        return self._derived(
+        self._copies.add(name)
+        return self._describe(
             home, name, info.format or "", shape, sources=[home], slabs=slabs, is_payload=is_payload
         )
 
     def _constant(self, home: str, name: str, value: Array) -> DerivedTensor:
         slabs = [(value.size, lambda: value)]
-        return self._derived(
+        return self._describe(
             home, name, _format_of(value.dtype), value.shape, sources=[], slabs=lambda: slabs
         )
 
     def _scalar(
-        self, home: str, name: str, value: Callable[[], Any], needed: Collection[str], form: Views
+        self, home: str, name: str, value: Callable[[], Any], sources: Collection[str], form: Views
     ) -> DerivedTensor:
         shape = _shape_of_scalars(form)
 
@@ -252,20 +254,21 @@ class TranscodedWeight:
             return np.asarray(value(), np.float32).reshape(shape)
 
         name_of_format, slabs = _format_of(np.dtype(np.float32)), [(math.prod(shape), scalar)]
-        return self._derived(home, name, name_of_format, shape, sources=needed, slabs=lambda: slabs)
+        return self._describe(
+            home, name, name_of_format, shape, sources=sources, slabs=lambda: slabs
+        )
 
     def _other(self, part: Part, form: Views) -> DerivedTensor | None:
         """Describe a part of the new form beside codes and scales; None if it has none."""
         stored_name = self._names.get(part.role)
         if part.role == GLOBAL:
-            return self._global(stored_name, self._called(part.name), form)
+            return self._global(stored_name, self._name_part(part.name), form)
         if part.role == ACTIVATION:
-            is_first = part is _input_part(form)
-            return (
-                None
-                if stored_name is None or not is_first
-                else self._inputs(stored_name, part, form)
-            )
+            # A form may name several scales of inputs; a weight has the first of them.
+            scales = [other for other in form.layout.parts if other.role == ACTIVATION]
+            if stored_name is None or part is not scales[0]:
+                return None
+            return self._inputs(stored_name, part, form)
         if part.role == ZERO:
             stays = (
                 stored_name is not None
@@ -284,16 +287,16 @@ class TranscodedWeight:
         )
 
     def _inputs(self, stored_name: str, part: Part, form: Views) -> DerivedTensor:
-        name = self._called(part.name)
+        name = self._name_part(part.name)
         if not isinstance(self.level, Reciprocal):
             return self._copy(stored_name, name, _shape_of_scalars(form))
-        value = np.float32(self.stored.read(stored_name).reshape(()))
+        value = np.float32(self.stored_tensors.read(stored_name).reshape(()))
         return self._scalar(
             stored_name, name, partial(np.divide, np.float32(1), value), [stored_name], form
         )
 
     def _constants(self, part: Part, form: Views) -> DerivedTensor | None:
-        name, payload = self._called(part.name), self.weight.payload
+        name, payload = self._name_part(part.name), self.weight.payload
         if part.use == "shape":
             return self._constant(payload, name, np.array(form.shape, np.int64))
         if part.use == "marker" and (marker := marker_of(form)) is not None:
@@ -303,11 +306,6 @@ class TranscodedWeight:
         if self._index is None:
             return self._constant(payload, name, self._in_order())
         return self._copy(self._index.name, name, self._index.shape)
-
-
-def _input_part(form: Views) -> Part | None:
-    """Return the scale of inputs that a form has beside its weights."""
-    return next((part for part in form.layout.parts if part.role == ACTIVATION), None)
 
 
 def _shape_of_scalars(form: Views) -> tuple[int, ...]:

@@ -40,14 +40,14 @@ from castwise.quantization.weights.decoding import Slab as Cut
 
 _NAN = 255
 _F32 = "float32"
+# The format of blocks of bytes.
 _CODES = np.dtype(np.uint8).name
-"""The format of blocks of bytes."""
 
 
 class _Source(NamedTuple):
     """A stored tensor, the axis of its rows, and which of them go where."""
 
-    stored: str
+    stored_name: str
     axis: int
     place: Place
 
@@ -63,27 +63,27 @@ class WholeModel:
         model: ModelFormat,
         folder: Path,
         config: Mapping[str, Any],
-        stored: StoredTensors,
+        stored_tensors: StoredTensors,
         weights: Mapping[str, TranscodedWeight],  # by their payloads
     ) -> None:
-        self._format, self._stored, self._weights = model, stored, weights
+        self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
         outline = model.outline(folder, config)
         self._constants = outline.constants
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
-        self.renamed: dict[str, str] = {}  # plain tensors that stay as they are, or are cast
+        self.new_names: dict[str, str] = {}  # plain tensors that stay as they are, or are cast
         self.left_out: set[str] = set()  # plain tensors that become part of what another becomes
         becomes = self._sources(outline, config)
         for name, sources in becomes.items():
             self._check_experts(name, sources)
             leading, *following = sources
-            if leading.stored not in weights:
-                self.left_out |= {source.stored for source in following}
+            if leading.stored_name not in weights:
+                self.left_out |= {source.stored_name for source in following}
                 if leading.place.expert is None and leading.place.rows == Rows():
-                    self.renamed[leading.stored] = name
+                    self.new_names[leading.stored_name] = name
                     continue
-            self._becomes.setdefault(leading.stored, {})[name] = sources
+            self._becomes.setdefault(leading.stored_name, {})[name] = sources
         (embedding,) = becomes[outline.embedding]
-        tokens = outline.tokens(stored[embedding.stored].shape[0])
+        tokens = outline.tokens(stored_tensors[embedding.stored_name].shape[0])
         self.metadata = {**outline.metadata, **tokens}  # what the file states
 
     def _sources(
@@ -96,10 +96,10 @@ class WholeModel:
             for weight in weights.values()
             for name in (weight.weight.payload, *weight.weight.parts)
         }
-        named = {weight.weight.name: payload for payload, weight in weights.items()}
+        payloads = {weight.weight.name: payload for payload, weight in weights.items()}
         homes: dict[str, list[str]] = {}
-        for name in (*named, *(name for name in self._stored if name not in parts)):
-            homes.setdefault(name.removesuffix(WEIGHT), []).append(named.get(name, name))
+        for name in (*payloads, *(name for name in self._stored_tensors if name not in parts)):
+            homes.setdefault(name.removesuffix(WEIGHT), []).append(payloads.get(name, name))
         becomes: dict[str, list[_Source]] = {}
         for tensor in outline.tensors:
             names = homes.pop(tensor.name.removesuffix(WEIGHT), [])
@@ -130,7 +130,7 @@ class WholeModel:
 
     def _check(self, name: str, tensor: MappedTensor) -> None:
         """Refuse a tensor of another shape or format than it must have."""
-        weight, info = self._weights.get(name), self._stored[name]
+        weight, info = self._weights.get(name), self._stored_tensors[name]
         shape = info.shape if weight is None else weight.plan.matrix_shape
         if weight is None and len(shape) == STACK:
             raise CheckpointError(
@@ -148,7 +148,7 @@ class WholeModel:
     def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""
         forms = {
-            source.stored in self._weights or self._stored[source.stored].format
+            source.stored_name in self._weights or self._stored_tensors[source.stored_name].format
             for source in sources
         }
         if len(forms) > 1:
@@ -166,26 +166,26 @@ class WholeModel:
         if payload != next(iter(self._weights)):
             return tensors
         for name, array in self._constants.items():  # of no stored tensor, so with the first
-            info = derived_info(name, self._stored[payload].label, array.shape, 0)
+            info = derived_info(name, self._stored_tensors[payload].label, array.shape, 0)
             job = WeightJob.of_one(name, partial(_constant, array))
             tensors.append(DerivedTensor(info, array.dtype.name, payload, [], job))
         return tensors
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> DerivedTensor:
-        weights = [self._weights[source.stored] for source in sources]
+        weights = [self._weights[source.stored_name] for source in sources]
         home, _, place = sources[0]
         form = _form(weights[0])
         *stack, rows, blocks, _ = form.data_shape
         size = sum(size for _, size in form.storage.fields)
         stack = stack if place.expert is None else [len(sources)]
-        needed = [
+        parts = [
             part for weight in weights for part in (weight.weight.payload, *weight.weight.parts)
         ]
-        nbytes = 0 if is_further else sum(self._stored[part].nbytes for part in needed)
+        nbytes = 0 if is_further else sum(self._stored_tensors[part].nbytes for part in parts)
         shape = (*stack, place.rows.count(rows), blocks, size)
-        info = derived_info(name, self._stored[home].label, shape, nbytes)
+        info = derived_info(name, self._stored_tensors[home].label, shape, nbytes)
         job = WeightJob(name, partial(self._slabs, name, sources, shape[-2] * size))
-        return DerivedTensor(info, _CODES, home, needed, job, scheme=weights[0].scheme)
+        return DerivedTensor(info, _CODES, home, parts, job, scheme=weights[0].scheme)
 
     def _slabs(
         self,
@@ -196,14 +196,14 @@ class WholeModel:
         _format: str | None,
     ) -> Iterator[WeightSlab]:
         """List the slabs of a tensor; what the first of its weights loses is reported."""
-        for stored, _, place in sources:
-            weight = self._weights[stored]
+        for stored_name, _, place in sources:
+            weight = self._weights[stored_name]
             plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.rows.period))
-            for cut in plan.slabs(SLAB_ELEMENTS):
-                count = place.rows.count(cut.stop - cut.start) * row_bytes
-                yield WeightSlab({name: count}, partial(_blocks_of, name, weight, cut, place.rows))
-        if name == next(iter(self._becomes[sources[0].stored])):
-            plan = self._weights[sources[0].stored].plan
+            for slab in plan.slabs(SLAB_ELEMENTS):
+                count = place.rows.count(slab.stop - slab.start) * row_bytes
+                yield WeightSlab({name: count}, partial(_blocks_of, name, weight, slab, place.rows))
+        if name == next(iter(self._becomes[sources[0].stored_name])):
+            plan = self._weights[sources[0].stored_name].plan
             yield WeightSlab({}, lambda: ({}, stored_losses(plan, SLAB_ELEMENTS)))
 
     def plain(self) -> dict[str, list[DerivedTensor]]:
@@ -219,30 +219,36 @@ class WholeModel:
 
     def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DerivedTensor:
         home, axis, place = sources[0]
-        info = self._stored[home]
+        info = self._stored_tensors[home]
         stack = () if place.expert is None else (len(sources),)
-        nbytes = 0 if number else sum(self._stored[source.stored].nbytes for source in sources)
+        nbytes = (
+            0
+            if number
+            else sum(self._stored_tensors[source.stored_name].nbytes for source in sources)
+        )
         shape = list(info.shape)
         shape[axis] = place.rows.count(shape[axis])
-        described = derived_info(name, info.label, (*stack, *shape), nbytes)
+        new_info = derived_info(name, info.label, (*stack, *shape), nbytes)
         to = _F32 if self._format.float32.fullmatch(name) else info.format or ""
         job = WeightJob.of_one(name, partial(self._plain_slabs, sources, to))
-        return DerivedTensor(described, to, home, [source.stored for source in sources], job)
+        return DerivedTensor(new_info, to, home, [source.stored_name for source in sources], job)
 
     def _plain_slabs(
         self, sources: Iterable[_Source], to: str
     ) -> Iterator[tuple[int, Callable[[], NDArray[Any]]]]:
         for source in sources:
             rows = source.place.rows
-            for cut in cuts_of(self._stored, source.stored, 1 if source.axis else rows.period):
-                shape = [end - begin for begin, end in cut]
+            for ranges in cuts_of(
+                self._stored_tensors, source.stored_name, 1 if source.axis else rows.period
+            ):
+                shape = [end - begin for begin, end in ranges]
                 shape[source.axis] = rows.count(shape[source.axis])
-                yield math.prod(shape), partial(self._box, source, cut, to)
+                yield math.prod(shape), partial(self._box, source, ranges, to)
 
-    def _box(self, source: _Source, cut: Sequence[Range], to: str) -> NDArray[Any]:
-        array, rows = self._stored.box(source.stored, cut), source.place.rows
-        picked = array[*[slice(None)] * source.axis, rows.of(array.shape[source.axis])]
-        return cast(np.ascontiguousarray(picked), numpy_dtype(to))
+    def _box(self, source: _Source, ranges: Sequence[Range], to: str) -> NDArray[Any]:
+        array, rows = self._stored_tensors.box(source.stored_name, ranges), source.place.rows
+        part = array[*[slice(None)] * source.axis, rows.of(array.shape[source.axis])]
+        return cast(np.ascontiguousarray(part), numpy_dtype(to))
 
 
 def _constant(array: NDArray[Any]) -> list[tuple[int, Callable[[], NDArray[Any]]]]:
@@ -255,13 +261,13 @@ def _form(weight: TranscodedWeight) -> Views:
     return weight.form
 
 
-def _blocks_of(name: str, weight: TranscodedWeight, cut: Cut, rows: Rows) -> tuple[Arrays, None]:
+def _blocks_of(name: str, weight: TranscodedWeight, slab: Cut, rows: Rows) -> tuple[Arrays, None]:
     """Return the blocks of rows of one matrix, those that go to a place."""
-    q, count = weight.plan.rows(cut), cut.stop - cut.start
+    q, count = weight.plan.rows(slab), slab.stop - slab.start
     wrong = q.scale.view(np.uint8) == _NAN
     if wrong.any():
         row, block = (int(index) for index in np.argwhere(wrong.reshape(count, -1))[0])
-        where = (*cut.place, cut.start + row, block)
+        where = (*slab.place, slab.start + row, block)
         raise CheckpointError(
             f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "
             f"llama.cpp takes for a number; {AGAIN}"

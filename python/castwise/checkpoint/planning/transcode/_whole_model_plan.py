@@ -25,23 +25,23 @@ def derive_whole_model(source: Checkpoint, plan: TranscodingPlan) -> Derived:
     config = facts.configs.get(CONFIG)
     if not isinstance(config, dict):
         raise facts.refusal("no config.json states its hyperparameters; name its folder")
-    weights = {weight.weight.payload: weight for weight in plan.transcoded}
+    weights = {weight.weight.payload: weight for weight in plan.new_weights}
     folder = source.config_folder(facts.component)
     try:
-        model = WholeModel(target, folder, config, facts.stored, weights)
+        model = WholeModel(target, folder, config, facts.stored_tensors, weights)
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
     tensors, left_out = new_tensors(plan, model.tensors)
     tensors |= model.plain()
     left_out |= dict.fromkeys(model.left_out, "")
-    facts.check_names(tensors, left_out, model.renamed)
+    facts.check_names(tensors, left_out, model.new_names)
     return Derived(
         source=facts,
         tensors=tensors,
         left_out=left_out,
-        renamed=model.renamed,
+        new_names=model.new_names,
         threads=plan.threads,
-        consumed=[facts.prefix + name for name in (*CONFIGS, *target.tokenizer_files)],
+        consumed_paths=[facts.prefix + name for name in (*CONFIGS, *target.tokenizer_files)],
         statements=Statements({}, {}, model.metadata),
         schemes={plan.scheme_of(weight) for weight in plan.weights},
         metadata=lambda _: {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from castwise.arrays.dtype_map import DtypeMap
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers import model_files
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
@@ -43,8 +43,8 @@ def transcode_checkpoint(
         raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
     if target is not None and len(several) > 1:
         raise CheckpointError(
-            f"{source.path} has tensors in {listed(several)}, and a {target.label} file is of one "
-            "model; "
+            f"{source.path} has tensors in {join_names(several)}, and a {target.label} file is of "
+            "one model; "
             f"leave out the others ({argument('exclude')})"
         )
     model = model_files(source, None, is_file=is_file)
@@ -71,5 +71,5 @@ def transcode_checkpoint(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
         )
     derive = derive_transcoded if target is None else partial(derive_whole_model, source)
-    derived = [derive(plan) for plan in plans]
-    return DerivedCheckpoint(source, derived, dtypes, is_file=is_file, recipe=recipe, model=model)
+    parts = [derive(plan) for plan in plans]
+    return DerivedCheckpoint(source, parts, dtypes, is_file=is_file, recipe=recipe, model=model)
