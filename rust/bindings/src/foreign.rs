@@ -28,13 +28,19 @@ pub(crate) fn adapter_of<'py>(x: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'p
 /// The name of the format that a dtype of a library with an adapter means, or its class as a dtype.
 pub(crate) fn format_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     static FORMAT_NAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    FORMAT_NAME.import(dtype.py(), "castwise.arrays.adapter_registry", "format_name")?.call1((dtype,))?.extract()
+    FORMAT_NAME
+        .import(dtype.py(), "castwise.arrays.adapter_registry", "format_name")?
+        .call1((dtype,))?
+        .extract()
 }
 
 /// The name of the format of an adapter's array; None if no format describes it.
 pub(crate) fn format_of_array(adapter: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     static ARRAY_FORMAT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    ARRAY_FORMAT.import(x.py(), "castwise.arrays.adapter_registry", "array_format")?.call1((adapter, x))?.extract()
+    ARRAY_FORMAT
+        .import(x.py(), "castwise.arrays.adapter_registry", "array_format")?
+        .call1((adapter, x))?
+        .extract()
 }
 
 fn is_builtin(x: &Bound<'_, PyAny>) -> bool {
