@@ -234,9 +234,7 @@ def test_a_damaged_page(
 
 def sealed(page: dict[str, Any]) -> str:
     """A page as a part would have written it."""
-    return parts_module._seal(
-        {key: value for key, value in page.items() if key != "seal"}
-    ).decode()
+    return parts_module._seal({key: value for key, value in page.items() if key != "seal"}).decode()
 
 
 def test_mappings_of_any_class(tmp_path: Path) -> None:

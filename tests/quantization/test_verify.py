@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import tracemalloc
 from dataclasses import replace
 from itertools import repeat
@@ -14,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint, quantization
-from castwise._core import compare
+from castwise._core import compare, compare_stored
 from castwise.checkpoint.comparison._sides import in_pieces
 from castwise.cli import main
 from castwise.quantization.arrays.comparison import compare_rows
@@ -215,6 +216,55 @@ def test_scales_of_columns_of_a_square_matrix() -> None:
     values = quantization.dequantize(q, weight.dtype)
     found = compare_rows(values, q, "peer")
     assert found is None or found.comparison.different == 0
+
+
+@pytest.mark.parametrize("rows", [8, 600], ids=["at once", "in parts"])
+@pytest.mark.parametrize("part", ["data", "scale", "zero_point", "bias"])
+def test_stored_parts_of_other_rows_are_refused(part: str, rows: int) -> None:
+    """The core takes rows of each part for rows of the matrix, a few at a time."""
+    x = np.ones((rows, 512), np.float32)
+    parts: dict[str, Any] = {"data": np.ones((rows, 512), np.uint8)}
+    parts["scale"] = parts["bias"] = np.ones((rows, 16), np.float32)
+    parts["zero_point"] = np.ones((rows, 16), np.uint8)
+
+    def compared() -> Any:
+        shift = "bias" if part == "bias" else "zero_point"
+        decoding = {"element": "uint8", "bits": 8, "block": (1, 32), shift: parts[shift]}
+        return compare_stored(x, parts["data"], parts["scale"], x.dtype, (decoding, None))[0]
+
+    assert compared().different == x.size
+    for length in (rows - 1, 1, 0):
+        parts[part] = parts[part][:length]
+        with pytest.raises(ValueError, match=r"have other rows than x|must begin with \[8\]"):
+            compared()
+
+
+def test_a_row_that_no_memory_holds_is_refused() -> None:
+    """Arrays with strides of 0 take no memory, but decoded rows do."""
+    x, data, scale = (
+        np.broadcast_to(np.ones((), dtype), (1, length))
+        for dtype, length in (("int8", 2**62), ("uint8", 2**59), ("float32", 1))
+    )
+    decoding: Any = {"element": "uint1", "bits": 1, "block": (1, 0)}
+    with pytest.raises(ValueError, match=r"x has shape \[1, 4611686018427387904\], .* no memory"):
+        compare_stored(x, data, scale, "float64", (decoding, None))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells how much memory is in use")
+def test_a_comparison_of_a_large_block_keeps_no_memory() -> None:
+    """With one scale all elements are decoded at once, 32 MiB of them."""
+    weight = np.ones((2048, 4096), np.float32)
+    q = quantization.quantize(weight, "fp8_tensor", threads=1)
+
+    def mebibytes() -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * mmap.PAGESIZE / 2**20
+
+    before = mebibytes()
+    found = compare_rows(weight, q, "peer", measure=False)
+    assert found is not None
+    assert found.comparison.count == weight.size
+    assert mebibytes() - before < 8
 
 
 def changed(q: Any, part: str) -> Any:

@@ -13,6 +13,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
 use pyo3::types::{PyDict, PyString};
+use smallvec::SmallVec;
 
 use crate::error::to_python;
 
@@ -144,7 +145,7 @@ impl PyPolicyMap {
                 Ok(text) => {
                     let found = map.find(&text, all);
                     let judged = found.matches.iter().map(|&(key, sure)| (held(key), sure, undecided(key)));
-                    (found.exact.map(held), judged.collect::<Vec<_>>())
+                    (found.exact.map(held), judged.collect::<SmallVec<[_; 2]>>())
                 }
                 // Half a surrogate pair: no key is such a text, and only Python can look for a match.
                 Err(_) => (None, map.keys().map(|key| (held(key), false, undecided(key))).collect()),
@@ -343,11 +344,14 @@ impl PyPolicyMap {
         if let Some(exact) = exact {
             return Ok(Some((exact.key, exact.value)));
         }
-        let keys: Vec<&str> = matches.iter().map(|found| found.key.as_str()).collect();
-        if let Ok(winner) = self.overlap.winner(&keys) {
+        let keys: SmallVec<[&str; 2]> = matches.iter().map(|found| found.key.as_str()).collect();
+        let winner = self.overlap.winner(&keys);
+        drop(keys);
+        if let Ok(winner) = winner {
             return Ok(winner.map(|place| matches.swap_remove(place)).map(|found| (found.key, found.value)));
         }
-        let keys: Vec<String> = keys.iter().map(|key| quoted(py, key)).collect::<PyResult<_>>()?;
+        let keys: Vec<String> =
+            matches.iter().map(|found| quoted(py, &found.key)).collect::<PyResult<_>>()?;
         Err(PyValueError::new_err(format!(
             "{} is matched by {} keys, {}; make them exclude each other, or choose by on_overlap.",
             path.repr()?,

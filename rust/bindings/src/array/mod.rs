@@ -118,6 +118,7 @@ impl<'py> Array<'py> {
     }
 
     /// Returns the bytes of its elements.
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>().saturating_mul(self.format.item_size())
     }

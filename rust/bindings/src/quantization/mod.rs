@@ -498,11 +498,12 @@ pub(crate) fn compare_stored<'py>(
     let decoding = DecodeOptions::read(Keywords::new(py, "compare_stored", Some(&decoding))?)?;
     let x = Operand::source("x", x)?;
     let ReadDecoding { decoding, .. } = ReadDecoding::of(data, Some(scale), &decoding, &x)?;
-    let encoding = encoding.map(|options| {
-        let options = EncodeOptions::read(Keywords::new(py, "compare_stored", Some(&options))?)?;
-        Ok::<_, PyErr>(read_encoding(&x, &options)?.0)
-    });
-    let encoding = encoding.transpose()?;
+    let options =
+        encoding.map(|options| EncodeOptions::read(Keywords::new(py, "compare_stored", Some(&options))?));
+    // They hold the arrays, which another thread may take out of the dicts meanwhile.
+    let options = options.transpose()?;
+    let encoding = options.as_ref().map(|options| read_encoding(&x, options)).transpose()?;
+    let encoding = encoding.map(|(encoding, _)| encoding);
     // SAFETY: as for `decode_blocks`; nothing is written.
     let call = || unsafe { core::compare_stored(&x.array, &decoding, format, encoding.as_ref(), measure) };
     let bytes = x.extent.1 - x.extent.0;

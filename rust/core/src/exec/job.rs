@@ -114,6 +114,7 @@ impl Pass for Job<'_> {
 }
 
 impl<'a> Job<'a> {
+    #[inline(always)]
     pub(crate) fn new(
         plan: &'a Plan,
         layout: &'a Layout,

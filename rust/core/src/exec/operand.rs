@@ -24,6 +24,7 @@ unsafe impl Send for Operand {}
 unsafe impl Sync for Operand {}
 
 impl Operand {
+    #[inline(always)]
     pub(crate) fn new(
         pointer: *mut u8,
         (layout, number): (&Layout, usize),

@@ -76,7 +76,7 @@ impl Packing {
     /// Returns the bytes of so many codes from the start of a row, without the rest of the last container.
     pub(super) fn bytes(self, bits: u32, count: usize) -> usize {
         match self {
-            Self::Dense | Self::HighFirst => (count * bits as usize).div_ceil(8),
+            Self::Dense | Self::HighFirst => count.saturating_mul(bits as usize).div_ceil(8),
             Self::Padded => count.div_ceil(32 / bits as usize) * 4,
             Self::Awq => count.div_ceil(8) * 4,
             Self::Halves(block) => count.div_ceil(block) * block / 2,

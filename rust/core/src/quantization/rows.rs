@@ -38,21 +38,20 @@ impl Array {
         rows
     }
 
-    /// Returns an array in C order in memory that has room for it then.
-    pub(super) fn dense(memory: &mut Vec<u64>, shape: &[usize], format: Format) -> Self {
-        let size = format.item_size();
-        let bytes = shape.iter().product::<usize>() * size;
+    /// Returns an array in C order in memory that has room for it then; None if there is not so much memory.
+    pub(super) fn dense(memory: &mut Vec<u64>, shape: &[usize], format: Format) -> Option<Self> {
+        let mut strides: SmallVec<[isize; 4]> = smallvec![0; shape.len()];
+        let mut bytes = format.item_size();
+        for (place, &length) in strides.iter_mut().zip(shape).rev() {
+            *place = bytes as isize;
+            bytes = bytes.checked_mul(length)?;
+        }
         let words = bytes.div_ceil(size_of::<u64>());
         if memory.len() < words {
+            memory.try_reserve_exact(words - memory.len()).ok()?;
             memory.resize(words, 0);
         }
-        let mut strides: SmallVec<[isize; 4]> = smallvec![0; shape.len()];
-        let mut stride = size;
-        for (place, &length) in strides.iter_mut().zip(shape).rev() {
-            *place = stride as isize;
-            stride *= length;
-        }
-        Self { pointer: memory.as_mut_ptr().cast(), shape: shape.into(), strides, format }
+        Some(Self { pointer: memory.as_mut_ptr().cast(), shape: shape.into(), strides, format })
     }
 
     pub(super) fn source(&self) -> Source<'_> {

@@ -67,9 +67,13 @@ pub unsafe fn compare_stored(
     if step < rows && !(has_rows(&decoding.data, 1) && are_whole) {
         return Err(Error::InvalidOption { message: "codes and scales have other rows than x.".to_owned() });
     }
+    // Of arrays with strides of 0, whose elements share memory.
+    let too_long = || Error::InvalidOption {
+        message: format!("x has shape {:?}, for whose decoded rows there is no memory.", x.shape),
+    };
     let mut encoder = None;
     let mut found = StoredComparison { is_encoded: encoding.is_some(), ..StoredComparison::default() };
-    with_buffers(|room: &mut Room| {
+    let compare = |room: &mut Room| -> Result<_, Error> {
         for start in (0..rows).step_by(step) {
             let count = step.min(rows - start);
             let part = |array: &Array, tall: usize| array.some_rows(start / tall, count.div_ceil(tall));
@@ -92,7 +96,8 @@ pub unsafe fn compare_stored(
                     encoder = encoder.filter(|_| count == step);
                     found.is_encoded = is_encoded((&x, encoding), &decoding, &mut encoder, room);
                 }
-                let values = Array::dense(&mut room.values, &[count, columns], format);
+                let values =
+                    Array::dense(&mut room.values, &[count, columns], format).ok_or_else(too_long)?;
                 BlockDecoder::new(decoding, &values)?.decode(values.pointer, 1)?;
                 let mut more = compare::compare(&x.shape, x.source(), values.source(), measures, 1);
                 let first = (start * columns) as u64;
@@ -109,7 +114,13 @@ pub unsafe fn compare_stored(
         let known: Vec<u64> = indices(&found.comparison).collect();
         found.values.retain(|(index, _)| known.contains(index));
         Ok(found)
-    })
+    };
+    // A thread keeps the memory of a chunk, but no more.
+    if step.min(rows).saturating_mul(columns) <= CHUNK {
+        with_buffers(compare)
+    } else {
+        compare(&mut Room::default())
+    }
 }
 
 /// Returns where elements differ most.
@@ -132,12 +143,10 @@ unsafe fn is_encoded(
     room: &mut Room,
 ) -> bool {
     let Some(scale) = &stored.scale else { return false };
-    let to = Encoded {
-        data: Array::dense(&mut room.codes, &stored.data.shape, stored.data.format),
-        scale: Array::dense(&mut room.scales, &scale.shape, scale.format),
-        zero_point: None,
-        bias: None,
-    };
+    let data = Array::dense(&mut room.codes, &stored.data.shape, stored.data.format);
+    let scales = Array::dense(&mut room.scales, &scale.shape, scale.format);
+    let (Some(data), Some(scales)) = (data, scales) else { return false };
+    let to = Encoded { data, scale: scales, zero_point: None, bias: None };
     // SAFETY: the caller's promise; the rooms are of this thread.
     unsafe {
         let is_same =
