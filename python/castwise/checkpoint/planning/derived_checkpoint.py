@@ -28,10 +28,7 @@ _TRANSFORMERS = "transformers"
 
 
 class DerivedCheckpoint:
-    """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
-
-    `CheckpointError`: .
-    """
+    """A checkpoint with tensors that are decoded, encoded or transcoded as they are read."""
 
     def __init__(
         self,

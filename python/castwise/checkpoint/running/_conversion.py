@@ -85,7 +85,7 @@ class Conversion:
 
     @property
     def is_placed(self) -> bool:
-        """True if all tensors can be converted, or made, other_name at its place."""
+        """True if all tensors can be converted, or made, each at its place."""
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
@@ -163,7 +163,7 @@ class Conversion:
         return reports
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return what other_name tensor takes, in the order of conversion: its bytes, and others.
+        """Return what each tensor takes, in the order of conversion: its bytes, and others.
 
         The others are those of temporary files, as long as it is converted.
         """
