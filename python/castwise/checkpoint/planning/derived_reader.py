@@ -152,8 +152,9 @@ class DerivedReader:
             self._jobs.setdefault(tensor.job, []).append(name)
         lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
         parts = {part for names in lists.values() for part in names}  # many may share one
-        other_readers = [other for other in self._stored.readers(parts) if other is not reader]
-        self._files: Sequence[Reader] = [reader, *other_readers]
+        others = [other for other in self._stored.readers(parts) if other is not reader]
+        # In one order in all processes, which compare their states.
+        self._files: Sequence[Reader] = [reader, *sorted(others, key=lambda one: str(one.path))]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
         # What plans it in another process; None if nobody asks for that.
