@@ -78,6 +78,7 @@ _LEGACY = {
     ".weight_g": ".parametrizations.weight.original0",
     ".weight_v": ".parametrizations.weight.original1",
 }
+_LEGACY_ENDS = tuple(_LEGACY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Architecture:
 
     def find(self, name: str) -> Parameter | None:
         """Return the row of a tensor by its name in a file; None if there is none."""
-        for label in _labels(name):
+        for label in _labels(_current_name(name)):
             for spelling in self._spellings(label):
                 if (parameter := self.parameters.get(spelling)) is not None:
                     return parameter
@@ -123,9 +124,6 @@ class Architecture:
 
     def _spellings(self, name: str) -> Iterator[str]:
         """Yield a name, and what it is with the base model's prefix put on or left off."""
-        for old, end in _LEGACY.items():
-            if name.endswith(old):
-                name = name.removesuffix(old) + end
         yield name
         if self.base:
             prefix = f"{self.base}."
@@ -149,11 +147,20 @@ def normalize_name(name: str) -> str:
 def _labels(name: str) -> Iterator[str]:
     """Yield how a table may call a tensor or a module: with its last number, then without."""
     label = normalize_name(name)
-    parts, places = name.split("."), label.split(".")
-    last = max((n for n, place in enumerate(places) if "#" in place), default=None)
-    if last is not None:
-        yield ".".join((*places[:last], parts[last], *places[last + 1 :]))
+    before, number, after = label.rpartition("#")
+    if number:
+        begin, dot, _ = before.rpartition(".")
+        yield begin + dot + name.removesuffix(after).rpartition(".")[2] + after
     yield label
+
+
+def _current_name(name: str) -> str:
+    """Return how transformers calls a tensor of an old file."""
+    if name.endswith(_LEGACY_ENDS):
+        for old, end in _LEGACY.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + end
+    return name
 
 
 def pattern_of_names(names: Iterable[str]) -> str:

@@ -157,6 +157,8 @@ class DerivedReader:
         other_readers = [
             other for other in self._stored_tensors.readers(parts) if other is not reader
         ]
+        # In one order in all processes, which compare their states.
+        other_readers.sort(key=lambda other: str(other.path))
         self._files: Sequence[Reader] = [reader, *other_readers]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None

@@ -32,14 +32,19 @@ class DecodingLosses(NamedTuple):
 NOTHING = DecodingLosses()
 
 
-def losses_of(q: StoredArray, values: NDArray[Any], arithmetic: Arithmetic) -> DecodingLosses:
+def losses_of(
+    q: StoredArray,
+    values: NDArray[Any],
+    arithmetic: Arithmetic,
+    certainties: tuple[bool, bool] | None = None,
+) -> DecodingLosses:
     """Count what decoding a quantised array into `values` lost.
 
-    Most slabs lose nothing, which the scales tell in little time.
+    Most slabs lose nothing, which the scales tell in little time: `certainties`, if known.
     """
     if not values.size:
         return NOTHING
-    keeps, is_finite = _bounds(q, values.dtype)
+    keeps, is_finite = certainties or scales_tell(q, values.dtype)
     if keeps and (is_finite or _core.arrays_finite(lambda _: "values", [values], 1)):
         return NOTHING
     wide = _core.cast(values, np.float32)
@@ -53,12 +58,7 @@ def losses_of(q: StoredArray, values: NDArray[Any], arithmetic: Arithmetic) -> D
     )
 
 
-def may_lose(q: StoredArray, dtype: np.dtype[Any]) -> bool:
-    """Return False if the scales alone tell that decoding to a dtype loses nothing."""
-    return not all(_bounds(q, dtype))
-
-
-def _bounds(q: StoredArray, dtype: np.dtype[Any]) -> tuple[bool, bool]:
+def scales_tell(q: StoredArray, dtype: np.dtype[Any]) -> tuple[bool, bool]:
     """Return whether no product becomes 0 for certain, and whether all values are finite."""
     (least, most), row = product_range(q), finfo(dtype)
     is_finite = "bias" not in q.extras and most <= float(row.max) / _MARGIN

@@ -15,7 +15,7 @@ from castwise._options import Arithmetic
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays.lazy import Range
-from castwise.quantization.arrays.losses import losses_of, may_lose
+from castwise.quantization.arrays.losses import losses_of, scales_tell
 from castwise.quantization.arrays.row_slices import rows_of
 from castwise.quantization.weights.decoding import Decoding
 
@@ -24,9 +24,14 @@ _FEW = 1 << 14
 _WIDEST = np.dtype(np.float32)
 
 
-def slab_losses(q: QuantizedArray, values: NDArray[Any], arithmetic: Arithmetic) -> DecodeReport:
+def slab_losses(
+    q: QuantizedArray,
+    values: NDArray[Any],
+    arithmetic: Arithmetic,
+    certainties: tuple[bool, bool] | None = None,  # what its scales tell, if that is known
+) -> DecodeReport:
     """Count what a slab lost that was decoded into `values`."""
-    infinite, nan, underflows, zeros = losses_of(q, values, arithmetic)
+    infinite, nan, underflows, zeros = losses_of(q, values, arithmetic, certainties)
     return DecodeReport(values.size, infinite, underflows, nan, zeros)
 
 
@@ -44,9 +49,10 @@ def rounding_losses(exact: NDArray[Any], values: NDArray[Any]) -> DecodeReport:
 
 def losses_of_codes(q: QuantizedArray) -> DecodeReport:
     """Count what a slab loses to whoever decodes it, in float32."""
-    if not may_lose(q, _WIDEST):
+    certainties = scales_tell(q, _WIDEST)
+    if all(certainties):
         return DecodeReport(math.prod(q.shape or ()))
-    return slab_losses(q, dequantize(q, _WIDEST, threads=1), "peer")
+    return slab_losses(q, dequantize(q, _WIDEST, threads=1), "peer", certainties)
 
 
 def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
@@ -57,7 +63,7 @@ def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
         # Codes are read only where the scales of so many elements do not tell that nothing is lost.
         if scales is not None:
             q = rows_of(scales, slab.start, slab.stop, slab.place)
-            if not may_lose(q, _WIDEST):
+            if all(scales_tell(q, _WIDEST)):
                 losses += DecodeReport(math.prod(q.shape))
                 continue
         losses += losses_of_codes(plan.rows(slab))
