@@ -65,7 +65,7 @@ def _table_lines(
             yield table.header
             yield None
         for row in islice(table.make_rows(), top):
-            yield [printable(cell) for cell in row]
+            yield [cell if cell.isprintable() else printable(cell) for cell in row]
         if table.total is not None:
             yield None
             yield table.total

@@ -151,7 +151,7 @@ def _label(name: str, part: object) -> str:
 
 
 def _squeeze(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
+    return tuple(filter((1).__ne__, shape))
 
 
 def _shape_faults(name: str, part: Array, shape: tuple[int, ...], views: Views) -> Iterator[str]:

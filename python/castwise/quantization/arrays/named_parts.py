@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -165,6 +166,7 @@ def stem_of(layout: Layout) -> str:
     return layout.parameters[0] if layout.parameters else _HEAD
 
 
+@lru_cache(maxsize=1024)  # of the parts of all layouts
 def bare(name: str) -> str:
     """Strip the separator from what is added to a name."""
     return name.lstrip("._")

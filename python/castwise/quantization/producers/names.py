@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -21,6 +22,7 @@ class Described(Protocol):
         """Its elements along each axis."""
 
 
+@lru_cache(maxsize=4096)  # of one weight it is asked twenty times
 def tail(name: str) -> str:
     """Return the last component of a name."""
     return name.rpartition("/")[2].rpartition(".")[2]

@@ -157,10 +157,14 @@ def described_in(metadata: Mapping[str, str]) -> list[str]:
     return [name for names in describers if names is not None for name in names(metadata)]
 
 
+_POWER_READERS = [
+    reader for row in PRODUCERS if (reader := row.configuration.powers_stated) is not None
+]
+
+
 def powers_stated(section: Mapping[str, Any]) -> str | None:
     """Say what of a section states that scales are powers of two; None where nothing does."""
-    readers = (row.configuration.powers_stated for row in PRODUCERS)
-    return next((text for reader in readers if reader and (text := reader(section))), None)
+    return next((text for reader in _POWER_READERS if (text := reader(section))), None)
 
 
 def producer_of_model(model_type: object) -> Producer | None:

@@ -121,6 +121,8 @@ impl BlockEncoder {
 
     /// # Safety
     /// As for [`encode`].
+    // Its two callers need no copy each: 3 KB.
+    #[inline(never)]
     unsafe fn encode(&mut self, threads: usize) -> Result<(), Error> {
         // SAFETY: passed on.
         unsafe {
