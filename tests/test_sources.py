@@ -281,8 +281,8 @@ PARTICIPLES = word_list(
 )
 """Those, and adverbs, that do not end as the others do."""
 NO_PARTICIPLES = word_list("bleed breed embed indeed speed")
-PARTICIPLES_PER_THOUSAND = 33
-COMMENTS_PER_THOUSAND = 10
+PARTICIPLES_PER_THOUSAND = 8
+COMMENTS_PER_THOUSAND = 12
 """Lines that are comments: at least so many."""
 
 FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
