@@ -129,8 +129,9 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         for key, storage in pickle.storages.items():
             if key not in members:
                 raise CheckpointError(f"storage {key!r} is not in the zip file")
-            begin, available = members[key]
-            storages[key] = begin, _checked_size(storage, available)
+            place = begin, available = members[key]
+            size = _checked_size(storage, available)
+            storages[key] = place if size == available else (begin, size)
         _check_disjoint(storages)
         return value, storages, order
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import cast
 
@@ -76,7 +76,8 @@ class Conversion:
             self._order = [name for name in writer.order if name in names]
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
-        self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
+        # Of the tensors in their order, those with places; a dict takes 50 bytes more of each.
+        self._nbytes_after: list[int | None] = []
 
     @property
     def file_order(self) -> Sequence[str]:
@@ -101,13 +102,15 @@ class Conversion:
 
     def _find_placed(self, rest: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
         """Find what the engine converts at its place, one by one; others are noted."""
+        self._nbytes_after = []
         for name in self._order:
             span = self._range(name)
-            if span is None or span.job is not None:
-                rest[name] = span
-            else:
-                self._nbytes_after[name] = span.target_nbytes
+            is_placed = span is not None and span.job is None
+            self._nbytes_after.append(span.target_nbytes if span and is_placed else None)
+            if span is not None and is_placed:
                 yield span
+            else:
+                rest[name] = span
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
         """Return what converts some of `ranges` into a file with that header, in any process."""
@@ -123,7 +126,6 @@ class Conversion:
 
         OverflowError, ValueError, TypeError: as `castwise.cast`, with the tensor's name in front.
         """
-        names_in_place: list[str] = []
         rest: dict[str, TensorRange | None] = {}
         reports: dict[str, Report | None] = {}
         ranges = self._find_placed(rest)
@@ -137,14 +139,15 @@ class Conversion:
                 self.reader.path,
                 source[0],
                 target[0],
-                watch.note(chain([leading], ranges), names_in_place),
+                watch.note(chain([leading], ranges), reports),
                 self._options.threads,
                 poll=watch.poll if meter.is_heard else None,
             )
             if error is not None:
                 raise error
             watch.finish()
-            reports |= zip(names_in_place, engine_reports, strict=True)
+            for name, report in zip(reports, engine_reports, strict=True):
+                reports[name] = report
         names_of_stream = [name for name, span in rest.items() if span is None]
         self.reader.expect(names_of_stream)
         with ExitStack() as files:
@@ -186,11 +189,11 @@ class Conversion:
         return [
             CastRow.of(
                 self._plans[name],
-                self._nbytes_after.get(name) or nbytes_after(self._writer, name),
+                nbytes or nbytes_after(self._writer, name),
                 reports[name],
                 shard,
             )
-            for name in self._order
+            for name, nbytes in zip_longest(self._order, self._nbytes_after)
         ]
 
     def _make(
@@ -346,10 +349,12 @@ class _Watch:
         self._current: TensorRange | None = None
         self._bytes_before = 0  # bytes of the tensors before it
 
-    def note(self, ranges: Iterable[TensorRange], names: list[str]) -> Iterator[TensorRange]:
-        """Take note of whole tensors, and of their names, as the engine is given them."""
+    def note(
+        self, ranges: Iterable[TensorRange], reports: dict[str, Report | None]
+    ) -> Iterator[TensorRange]:
+        """Take note of whole tensors as the engine is given them, and begin their reports."""
         for span in ranges:
-            names.append(span.name)
+            reports[span.name] = None  # a list of names takes 8 bytes more of each
             if not self._meter.is_heard:
                 yield span
                 continue
