@@ -226,6 +226,7 @@ class Side:
 
     def stored_array(self, name: str) -> NDArray[Any] | None:
         """Read a tensor as it is stored, as a whole; None if there is none of that name."""
+        self.close()  # the same file is opened here, and closed
         for component in self._stored_source.components:
             tensors = StoredTensors(component.shards)
             inner_name = name.removeprefix(component.prefix)
