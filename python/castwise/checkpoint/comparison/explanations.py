@@ -134,8 +134,7 @@ class KnownRecipes:
 class Attempt:
     """What a recipe made of a piece, computed before it is asked for.
 
-    `recipe`: the recipe.
-    `is_due`: Whether a recipe is tried at all.
+    `is_due` tells whether a recipe is tried at all.
     """
 
     def __init__(self, recipe: Recipe, target: str, *, is_due: bool) -> None:

@@ -55,7 +55,6 @@ _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
 class _Engine:
     """What tells the engines apart."""
 
-    # The consumer.
     name: str
     # A plain target or exception of a head also matches the end of a name.
     suffixes: bool

@@ -36,7 +36,6 @@ class View:
 
     def __init__(
         self,
-        # Its name.
         consumer: str,
         # What the model's tensors are.
         architecture: Architecture,

@@ -154,7 +154,6 @@ class OutputComponent:
     """The files that become of one component of the source."""
 
     component: Component
-    # The files.
     targets: Sequence[OutputFile]
     # Path of their index in the new folder, None if there is none.
     index_name: str | None

@@ -28,7 +28,6 @@ Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
 class Outline:
     """What is known of a file before it is converted."""
 
-    # The file.
     target: OutputFile
     # The header, and what lies between tensors and after the last, by where it begins.
     rest: list[tuple[int, bytes]]
