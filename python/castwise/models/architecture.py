@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from castwise.text.wording import argument
+
 ROLES = (
     "linear",
     "experts",
@@ -479,4 +481,4 @@ class _ArchitectureTable:
 def _remedy(path: Path) -> str:
     if path == _TABLE:
         return "install castwise anew"
-    return "correct it, or leave --architecture off"
+    return f"correct it, or leave {argument('architecture')} out"
