@@ -65,6 +65,18 @@ def test_a_quantised_file(tmp_path: Path, scheme: Any) -> None:
     assert tensor.explanation.options["scheme"] == scheme
 
 
+def test_a_global_scale_is_that_of_all_pieces(tmp_path: Path) -> None:
+    """Also of a recipe whose layout names no parts: no piece has a scale of its own."""
+    weight = np.random.default_rng(3).standard_normal((2048, 1024), np.float32)
+    q = quantize(weight, "nvfp4", recipe="transformer-engine")
+    checkpoint.save(tmp_path / "a.safetensors", {"weight": weight})
+    checkpoint.save(tmp_path / "b.safetensors", {"weight": dequantize(q, np.float32)})
+    (tensor,) = checkpoint.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors").tensors
+    assert tensor.explanation is not None
+    assert tensor.explanation.every_element
+    assert tensor.explanation.options["scheme"] == "nvfp4"
+
+
 ATTENTION, MLP = "model.layers.0.self_attn.", "model.layers.0.mlp."
 EXPERTS = "model.layers.1.mlp.experts."
 ROWS = {f"{row.scheme} {row.recipe}": row for row in WRITTEN}

@@ -22,8 +22,9 @@ from castwise.quantization import (
     schemes,
 )
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.quantization.producers.layouts import GLOBAL, Layout
+from castwise.quantization.producers.layouts import Layout
 from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, written_layout
+from castwise.quantization.producers.schemes import find_scheme, has_global_scale
 
 MATRIX = 2
 """The axes of a matrix."""
@@ -34,8 +35,6 @@ _LATE = ("ceil", "floor", "nearest")
 _LATE_COLUMNS = (128,)
 # What schemes begin with of which a plain tensor may be the decoding.
 _TRIED = ("fp8_", "mx", "nvfp4", "int8_", "int4_", "bnb_")
-
-_SCHEMES = {row.name: row for row in schemes()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class SchemeRecipe:
 
         Where blocks would reach from one expert into the next it is all rows of one.
         """
-        row = _SCHEMES[self.scheme]
+        row = find_scheme(self.scheme)
         rows, columns = self.block or row.block
         step = max(rows if self.axis == -1 else columns, 1)
         if len(shape) == MATRIX:
@@ -170,9 +169,8 @@ class SchemeRecipe:
 
 @cache
 def _has_global_scale(scheme: str, producer: str) -> bool:
-    row = _SCHEMES[scheme]
-    layout = written_layout(producer, row, symmetric=True)
-    return row.global_scale and any(part.role == GLOBAL for part in layout.parts)
+    row = find_scheme(scheme)
+    return row.global_scale and has_global_scale(written_layout(producer, row, symmetric=True))
 
 
 def multiplied_as(array: QuantizedArray, form: QuantizedArray) -> QuantizedArray:
@@ -273,7 +271,7 @@ def _of_scheme(
     if row.name.startswith("mxfp8_e4m3"):
         late_scheme, block = "fp8_block", block or row.block
     if late_scheme is not None:
-        late_producer = _SCHEMES[late_scheme].recipes[0]
+        late_producer = find_scheme(late_scheme).recipes[0]
         blocks = [block, *((1, size) for size in _LATE_COLUMNS if row.name == "fp8_block")]
         for late_block, late in product(blocks, _LATE):
             yield SchemeRecipe(late_scheme, late_producer, late_block, None, 1, late)
