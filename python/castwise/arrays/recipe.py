@@ -26,12 +26,12 @@ _FLUSHED = {
 class Recipe:
     """What may have made B of A: two casts at most, a factor, and zeros for subnormals."""
 
-    # rounding, overflow, nan: Of the cast to the format of B.
+    # Of the cast to the format of B.
     rounding: Rounding | None = NEAREST
     overflow: Overflow = "ieee"
     nan: Nan = "keep"
     through: str | None = None  # the format that A was cast to before; None if to no other
-    # step_rounding, step_overflow: Of that cast.
+    # Of the cast to that format.
     step_rounding: Rounding = NEAREST
     step_overflow: Overflow = "ieee"
     # "source", "step", "result" or "both" ends: where subnormals became zero.

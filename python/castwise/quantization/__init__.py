@@ -3,13 +3,11 @@
 `quantize` and `dequantize` compute as the producers do, bit for bit; `QuantizedArray` holds the
 parts as stored. The other classes describe what a checkpoint holds.
 
-Inside are four rooms, each of which hands out by its `__init__` what other rooms take of it.
-`producers` has a module for each producer, with its layouts and what it states. In `arrays`,
-`_views` says where codes and scales lie, `_row_slices` what of them belongs to some rows;
-`_named_parts` names parts, `_from_parts` recognises them; `_arrays`, `_quantize` and `_decode` put
-them together, `_conversion` converts them to another producer's layout. `weights` finds the
-quantised weights of a checkpoint, and plans each as an array of lazy parts. `keras` has the
-arithmetic of Keras' layers.
+Inside are three rooms. `producers` has a module for each producer, with its layouts and what it
+states. In `arrays`, `views` says where codes and scales lie, `row_slices` what of them belongs to
+some rows; `named_parts` names parts, `from_parts` recognises them; `arrays`, `quantize` and
+`decode` put them together, `conversion` converts them to another producer's layout. `weights` finds
+the quantised weights of a checkpoint, and plans each as an array of lazy parts.
 """
 
 from typing import TYPE_CHECKING

@@ -89,7 +89,7 @@ def format_hint(name: object) -> str:
 
 
 def scheme_hint(name: object, choices: Iterable[str]) -> str:
-    """Say what a name that is not among the `known` schemes may mean; ends with a space, or ""."""
+    """Say what a name that is none of the schemes may mean; ends with a space, or is empty."""
     if isinstance(name, str) and (meaning := gguf_type(name)) is not None:
         return f"{name!r} is {meaning}; "
     hint = format_hint(name)

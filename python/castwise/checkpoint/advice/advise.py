@@ -187,9 +187,8 @@ def advise(
             architecture=checked_architecture(architecture),
         )
         if limits is not None and limits.consumer.form is not None:
-            check_result(
-                checkpoint, candidates, _any_schemes(candidates)
-            )  # before weights are read
+            # Before weights are read, which takes longer.
+            check_result(checkpoint, candidates, _any_schemes(candidates))
         weights = _importances(importance, candidates)
         weights |= dict.fromkeys(_ignored_weights(ignore, candidates), 0.0)
         weight_groups = _groups(groups, candidates)
@@ -665,10 +664,9 @@ class _Problem:
             FrontPoint(point.nbytes + statement_bytes, point.error) for point in advice.front
         )
         advice = replace(advice, nbytes=advice.nbytes + statement_bytes, front=front)
-        if limit is None:
-            excess = solution.cost - first.cost + first.gap
-            return replace(advice, nbytes_gap=math.ceil(max(excess, 0.0)) + statement_bytes)
         excess = solution.cost - first.cost + first.gap
+        if limit is None:
+            return replace(advice, nbytes_gap=math.ceil(max(excess, 0.0)) + statement_bytes)
         return replace(advice, gap=max(excess, 0.0) / self._total)
 
     def _uniforms(self, most_cost: float) -> Iterator[Solution]:

@@ -1,5 +1,4 @@
 """Compare two checkpoints: their structure, their values, and what makes the second of the first.
 
-`verify` and `diff` are the two questions asked of one walk over pairs of pieces. These names are
-what other rooms of castwise take from this one; all else is private to it.
+`verify` and `diff` are the two questions asked of one walk over pairs of pieces.
 """

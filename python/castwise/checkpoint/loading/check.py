@@ -104,8 +104,7 @@ def check_file(
 def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
     """Return False if a consumer loads a scheme only with an option that it has not by default.
 
-    `consumer`, `recipe`, `scheme`: Who loads it, the producer, and the scheme of a weight.
-    `dtype`: the format of most tensors that are not quantised; None if there are none.
+    `dtype` is the format of most tensors that are not quantised; None if there are none.
     """
     is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
     return not (is_narrow and is_decoded_alone(scheme, dtype))

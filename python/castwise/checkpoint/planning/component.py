@@ -1,4 +1,4 @@
-"""The plan for one component: what is derived from its tensors, and what stands for its shards."""
+"""One component of a checkpoint: as it is read, and what it becomes."""
 
 from __future__ import annotations
 

@@ -434,8 +434,7 @@ def _span(path: Path, name: str, begin: int, end: int) -> Span:
 
 def _row(conversion: Conversion, span: TensorRange, report: Report | None, shard: str) -> CastRow:
     row = conversion.row(span.name, report, shard)
-    nbytes = span.source_nbytes
-    return row._replace(nbytes_before=nbytes, nbytes_after=span.nbytes - nbytes)
+    return row._replace(nbytes_before=span.source_nbytes, nbytes_after=span.target_nbytes)
 
 
 # Reports by file and tensor.

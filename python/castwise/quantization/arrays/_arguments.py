@@ -32,9 +32,8 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
     if type(block) is tuple and len(block) == _BLOCK_AXES:
         rows, columns = block
         if type(rows) is int and type(columns) is int and rows >= 0 and columns >= 0:
-            return (
-                block  # as a pair of its own result: what follows takes longer than a small array
-            )
+            # Returned itself: what follows takes longer than a small array.
+            return block
     parts = (1, block) if isinstance(block, _INTEGERS) else block
     if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != _BLOCK_AXES:
         raise ValueError(f"block={block!r} is not valid; use an int, or (rows, columns).")

@@ -11,7 +11,7 @@ from castwise._core import finfo
 from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
 from castwise.quantization.producers.geometry import ceil_div, grid_of_scales
-from castwise.quantization.producers.layouts import E4M3, E8M0
+from castwise.quantization.producers.layouts import E4M3, E8M0, GLOBAL
 
 _BYTE = 8
 _WORD_BITS = 32
@@ -50,7 +50,7 @@ def faults(q: StoredArray) -> Iterator[str]:
     yield from _extras_faults(q, views)
     if views.scheme.global_scale and q.global_scale is None and views.recipe is not None:
         requires_level = any(
-            part.role == "global scale" and part.is_required for part in views.layout.parts
+            part.role == GLOBAL and part.is_required for part in views.layout.parts
         )
         if requires_level:
             yield f"global_scale=None is not valid; {q.recipe} stores one for {q.scheme}."

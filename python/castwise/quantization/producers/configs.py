@@ -33,7 +33,7 @@ from castwise.quantization.producers.stated import (
 )
 
 MODEL = "model.keras"
-"""The name among these of what `_keras_layers.stated_layers` returns."""
+"""The name among these of what `keras_layers.stated_layers` returns."""
 
 MAX_DEPTH = 8
 """How deep the parts of a model may be nested."""

@@ -1,4 +1,4 @@
-"""Keras, whose files number the variables of layers: see `_keras_names` and `_keras_layers`."""
+"""Keras, whose files number the variables of layers: see `keras_names` and `keras_layers`."""
 
 from __future__ import annotations
 

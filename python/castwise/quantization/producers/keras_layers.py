@@ -62,9 +62,8 @@ class KerasLayer:
     mode: str | None
     block: int | None  # the size of groups of int4, GPTQ and AWQ; None for whole channels
     bits: int | None  # the bits of GPTQ's and AWQ's codes; None for others
-    # config, built: Its own configuration, and what it was built with.
-    config: Mapping[str, Any]
-    build_config: Mapping[str, Any]
+    config: Mapping[str, Any]  # its own configuration
+    build_config: Mapping[str, Any]  # what it was built with
 
 
 def stated_layers(

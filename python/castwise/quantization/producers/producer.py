@@ -71,9 +71,9 @@ class Writing:
 class Transcoding:
     """What stored weights become in the forms of other producers, with the same values."""
 
-    # forms_from, forms_to: Schemes that it stores, each with the one that they become with the same
-    # values, in forms of other producers; and those that it holds as what others store become.
+    # Schemes that it stores, each with the one that it becomes in forms of others.
     forms_from: tuple[Form, ...] = ()
+    # Schemes that others store, each with the one that it holds them as.
     forms_to: tuple[Form, ...] = ()
     # "also" if stored weights may become experts in one tensor, "only" if nothing else may.
     stacks: Literal["", "also", "only"] = ""

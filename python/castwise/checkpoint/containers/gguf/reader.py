@@ -19,10 +19,11 @@ from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
-from castwise.checkpoint.containers.gguf._ggml_types import BLOCKS, tensor_info
+from castwise.checkpoint.containers.gguf._ggml_types import tensor_info
 from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
+from castwise.quantization.producers.block_types import BLOCK_TYPES
 
 # Bytes of rows that are put together at a time.
 _GATHERED = 1 << 18
@@ -169,8 +170,9 @@ class GgufReader(WholeModelReader):
     def logical_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the weight in a tensor; its last axis has no blocks."""
         info = self.tensors[name]
-        elements = next((block[1] for block in BLOCKS.values() if block[0] == info.stored), None)
-        return info.shape if elements is None else (*info.shape[:-2], info.shape[-2] * elements)
+        if info.stored not in BLOCK_TYPES:
+            return info.shape
+        return (*info.shape[:-2], info.shape[-2] * BLOCK_TYPES[info.stored][1])
 
     def gather(self, tensors: Iterable[Gathered], metadata: dict[str, str]) -> None:
         """Take the form of another file: these are its tensors, and it states no more than this."""

@@ -30,13 +30,14 @@ from castwise.checkpoint.planning.written_schemes import (
     consumer_named,
     encoding,
     padding_problem,
+    recipes,
     written_row,
 )
 from castwise.checkpoint.results.report import kept_tensors, kept_text
 from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
-from castwise.quantization.producers.registry import WRITTEN, find_recipe, producer_of_model
+from castwise.quantization.producers.registry import find_recipe, producer_of_model
 from castwise.quantization.producers.written import Encoding, Statements, Written
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
@@ -305,11 +306,12 @@ def choose(
             encodings[info.name] = encoding_of
         elif facts.is_matrix(info) or chooser.is_stack(info):
             plain_matrices.append(info.name)
-    for refusal in refusals.values():
+    if refusals:
+        first = next(iter(refusals.values()))
         if len(refusals) == 1:
-            raise refusal
+            raise first
         raise CheckpointError(
-            f"{refusal} ({len(refusals):,} tensors are refused; all stay with "
+            f"{first} ({len(refusals):,} tensors are refused; all stay with "
             f"{argument('ignore')} {pattern_of_names(refusals)!r})"
         )
     return WeightChoice(facts, encode, keys, frozenset(used), encodings, plain_matrices)
@@ -488,8 +490,9 @@ class _Chooser:
         if embeddings == "loaded" or is_named:
             return
         loader = "no library loads" if consumer is None else f"{consumer} does not load"
-        recipes = dict.fromkeys(written_row.recipe for written_row in WRITTEN)
-        loadable = [name for name in recipes if find_recipe(name).writing.embeddings == "loaded"]
+        loadable = [
+            recipe for recipe in recipes() if find_recipe(recipe).writing.embeddings == "loaded"
+        ]
         raise CheckpointError(
             f"tensor {name!r}: it is no linear layer (its role: {role}), and "
             f"{loader} one that is quantised as by {row.recipe}; {leave}, "
@@ -567,7 +570,7 @@ def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
 
 
 def _warnings(choice: WeightChoice) -> list[str]:
-    """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
+    """Return warnings: of a model that is not what it states, and of embeddings."""
     warnings, model, recipe = [], choice.facts.model, choice.encode.recipe
     if model.architecture is not None and not any(map(model.find, model.names)):
         warnings.append(
