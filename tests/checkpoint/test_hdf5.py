@@ -490,9 +490,13 @@ def test_chunks_larger_than_the_cache(
 
 
 def test_without_h5py_the_remedy_is_named(tmp_path: Path) -> None:
-    (tmp_path / "in.h5").write_bytes(b"")
+    """Nor has the process that tries the file first h5py: that is no damage."""
+    (tmp_path / "h5py.py").write_text("raise ImportError")
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file["x"] = floats(6)
     program = (
-        "import sys; sys.modules['h5py'] = None\nfrom castwise.cli import main; sys.exit(main())"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from castwise.cli import main; sys.exit(main())"
     )
     result = run_python("-c", program, "inspect", tmp_path / "in.h5")
     assert result.returncode == 2

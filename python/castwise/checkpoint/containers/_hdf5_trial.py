@@ -34,6 +34,7 @@ def try_reading(path: Path, begin: int, size: int) -> None:
 
     CheckpointError: That process crashed, or does not end.
     """
+    h5py_module()  # which the other process needs, too: without it no file is damaged
     program = _PROGRAM.format(path=sys.path, file=str(path), begin=begin, size=size)
     try:
         process = subprocess.run(  # noqa: S603  (this Python)
