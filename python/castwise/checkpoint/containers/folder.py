@@ -40,6 +40,7 @@ from castwise.checkpoint.containers.weight_files import (
 from castwise.checkpoint.files.entry_names import check_name
 from castwise.checkpoint.files.remote import is_remote, list_store
 from castwise.checkpoint.files.source_files import read_file
+from castwise.text.parsed_files import without_duplicates
 
 PIPELINE = "model_index.json"
 # An index has a line of about 100 bytes for each tensor.
@@ -292,7 +293,7 @@ def _read_index(path: Path) -> dict[str, Any]:
     data = read_file(path, _MAX_INDEX_BYTES)
     try:
         text = data.decode()
-        index: dict[str, Any] = json.loads(text, object_pairs_hook=_without_duplicates)
+        index: dict[str, Any] = json.loads(text, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: the index is not JSON: {error}") from error
     weights = index.get("weight_map") if isinstance(index, dict) else None
@@ -301,13 +302,6 @@ def _read_index(path: Path) -> dict[str, Any]:
     if not isinstance(index.get("metadata", {}), dict):
         raise CheckpointError(f"{path}: the metadata of the index is not an object")
     return index
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        raise ValueError("a key stands twice")
-    return mapping
 
 
 def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
