@@ -11,22 +11,16 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.files.source_files import read_file
+from castwise.checkpoint.containers.statement import DTYPE_KEYS, ComponentStatement
 from castwise.checkpoint.results.report import CastRow
-from castwise.quantization.producers.configs import SECTIONS
-
-CONFIG = "config.json"
+from castwise.quantization.producers.stated import CONFIG, SECTIONS
 
 _LOGGER = logging.getLogger(__name__)
-_KEYS = ("torch_dtype", "dtype")
 _OTHERS = frozenset(SECTIONS)  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
-# Far more than any model states, so that another file of that name does not fill the memory.
-MAX_CONFIG_BYTES = 10_000_000
 # The tokens of valid JSON that matter here; no other holds any of these characters.
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 
@@ -60,7 +54,7 @@ class _ConfigPart:
 
     outer: _ConfigPart | None
     is_object: bool
-    # The key of `_KEYS` in whose value it lies.
+    # The key of `DTYPE_KEYS` in whose value it lies.
     states: str | None = None
     # True in the value of a key of `_OTHERS`.
     is_other: bool = False
@@ -78,32 +72,33 @@ class _ConfigPart:
 
 
 class Config:
-    """A `config.json`, read and checked before the work begins.
+    """The `config.json` of a component, read and checked before the work begins.
 
-    `path` is its path, `label` what warnings call it.
+    `label` is what warnings call it.
 
     OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path, label: str = CONFIG) -> None:
+    def __init__(self, statement: ComponentStatement, label: str = CONFIG) -> None:
         self._label = label
         self._text = ""
         self._dtype_statements: list[_StatedDtype] = []
         self._problem: str | None = None
         # Whether something beside dtypes changes.
         self._is_rewritten = False
-        if not path.is_file():
+        self._config = statement.config
+        if (file := statement.file(CONFIG)) is None:
             return
-        try:
-            self._text = read_file(path, MAX_CONFIG_BYTES).decode()
-            # The numbers stay text: Python refuses to convert the longest.
-            json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
-        except CheckpointError as error:
-            self._problem = f"it {str(error).removeprefix(f'{path} ')}"
-        except (ValueError, RecursionError) as error:
-            self._problem = f"it cannot be read as JSON ({error})"
-            return
-        self._take(self._text)
+        self._text = file.text
+        match file.error:
+            case None:
+                self._take(self._text)
+            case OSError() as error:
+                raise error
+            case CheckpointError() as error:
+                self._problem = f"it {str(error).removeprefix(f'{file.path} ')}"
+            case error:
+                self._problem = f"it cannot be read as JSON ({error})"
 
     def _take(self, text: str) -> None:
         """Take another text, and find what it states."""
@@ -168,7 +163,9 @@ def stated_formats(config: object) -> set[str]:
     while parts:
         value, is_stated = parts.pop()
         if isinstance(value, dict):
-            parts += [(value[key], is_stated or key in _KEYS) for key in value.keys() - _OTHERS]
+            parts += [
+                (value[key], is_stated or key in DTYPE_KEYS) for key in value.keys() - _OTHERS
+            ]
         elif isinstance(value, list):
             parts += [(part, is_stated) for part in value]
         elif is_stated and isinstance(value, str) and (name := _float_named(value)) is not None:
@@ -197,12 +194,12 @@ def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
 
 
 def _find_dtypes(text: str) -> Iterator[_StatedDtype]:
-    """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
+    """Find the strings that are values of a key of `DTYPE_KEYS`, or are inside such a value."""
     part = _ConfigPart(None, is_object=False)
     for token in TOKEN.finditer(text):
         match token[0]:
             case "{" | "[" as bracket:
-                states = part.key if part.key in _KEYS else part.states
+                states = part.key if part.key in DTYPE_KEYS else part.states
                 is_other = part.is_other or part.key in _OTHERS
                 part = _ConfigPart(part, bracket == "{", states, is_other)
             case "}" | "]" if part.outer is not None:
@@ -216,6 +213,6 @@ def _find_dtypes(text: str) -> Iterator[_StatedDtype]:
                     is_null = NULL_VALUE.match(text, token.end()) is not None
                     part.has_other = part.has_other or (value in _OTHERS and not is_null)
                     continue
-                key = part.key if part.key in _KEYS else part.states
+                key = part.key if part.key in DTYPE_KEYS else part.states
                 if key is not None and not part.is_other:
                     yield _StatedDtype(part, key, value, token.start(), token.end())

@@ -286,10 +286,15 @@ def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return config
 
 
+def text_parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a configuration, and that of the text of a model which reads more."""
+    return config, _part(config, "text_config")
+
+
 def _ties(config: Mapping[str, Any], path: str) -> bool | None:
     """Return whether a part of a configuration ties embeddings; None if it does not say so."""
-    part = _part(config, path)
-    tie = part.get("tie_word_embeddings", _part(part, "text_config").get("tie_word_embeddings"))
+    part, text = text_parts(_part(config, path))
+    tie = part.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     return tie if isinstance(tie, bool) else None
 
 

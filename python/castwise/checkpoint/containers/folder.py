@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, join_names
-from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
@@ -37,7 +36,7 @@ from castwise.checkpoint.containers.weight_files import (
     series_of,
     torch_forms,
 )
-from castwise.checkpoint.files.entry_names import check_name
+from castwise.checkpoint.files.entry_names import check_link, check_name, exclusion
 from castwise.checkpoint.files.remote import is_remote, list_store
 from castwise.checkpoint.files.source_files import read_file
 from castwise.text.parsed_files import without_duplicates
@@ -108,15 +107,6 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
     checkpoint = Checkpoint(path, components, is_folder=True, other_forms=frozenset(forms))
     checkpoint.check_names()
     return checkpoint
-
-
-def check_link(entry: Path) -> None:
-    """Refuse a link that leads nowhere: what it stands for would be lost unsaid."""
-    if entry.is_symlink() and not entry.exists():
-        raise CheckpointError(
-            f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
-            f"({exclusion()})"
-        )
 
 
 def new_index(component: Component, weight_map: Mapping[str, str], total_size: int) -> str:
@@ -195,6 +185,7 @@ def _open_component(
         index,
         {prefix + shard: reader for shard, reader in shards.items()},
         {prefix + shard: tensors for shard, tensors in tensors_of.items()},
+        folder,
     )
 
 

@@ -40,6 +40,7 @@ from castwise.quantization.producers.shared_layouts import (
     scale_part,
 )
 from castwise.quantization.producers.stated import (
+    STATED_KEY,
     Describe,
     Stated,
     group_block,
@@ -119,7 +120,7 @@ _WORDS_OF_TENSOR = replace(
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
-    inner = section.get("quantization_config")  # as in the older `compression_config`
+    inner = section.get(STATED_KEY)  # as in the older `compression_config`
     values = inner if isinstance(inner, dict) else section
     groups = values.get("config_groups")
     schemes: dict[str, Stated] = {}

@@ -17,7 +17,6 @@ from castwise.quantization.producers.registry import (
     CONFIGS,
     OWN_SECTIONS,
     PRODUCERS,
-    STATED_KEY,
     file_section,
     is_own_file,
     owner_of_form,
@@ -26,7 +25,10 @@ from castwise.quantization.producers.registry import (
     unnamed_method,
 )
 from castwise.quantization.producers.stated import (
+    CONFIG,
     METHOD_KEYS,
+    SECTIONS,
+    STATED_KEY,
     Describe,
     no_statements,
     parsed_object,
@@ -37,9 +39,6 @@ MODEL = "model.keras"
 
 MAX_DEPTH = 8
 """How deep the parts of a model may be nested."""
-
-SECTIONS: tuple[str, ...] = (STATED_KEY, "compression_config")
-"""The keys under which a model, or a part of one, states how it is quantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
     ]
     if layers := configs.get(MODEL):
         name = KERAS.name
-        of_files.append(Statement("config.json", name, (name,), no_statements(layers), layers))
+        of_files.append(Statement(CONFIG, name, (name,), no_statements(layers), layers))
     of_tensors = [*_described_in(metadata)]
     return [
         *(statement for is_before, statement in of_tensors if is_before),

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from castwise.quantization.producers.configs import MAX_DEPTH, SECTIONS, method_of, recipes_of
+from castwise.quantization.producers.configs import MAX_DEPTH, method_of, recipes_of
 from castwise.quantization.producers.registry import owner_of_form
+from castwise.quantization.producers.stated import CONFIG, SECTIONS
 
-_CONFIG = "config.json"
 _ALL = (*SECTIONS, "quantization")
 _OF_NO_WEIGHT = frozenset(
     (
@@ -40,7 +40,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Find the sections of parsed configurations that differ in how weights are stored."""
-    sections = [*_sections(configs.get(_CONFIG), ())]
+    sections = [*_sections(configs.get(CONFIG), ())]
     for (place, recipes), (second_place, second_recipes) in combinations(sections, 2):
         values, second_values = (
             {key: value for key, value in section.items() if key not in _OF_NO_WEIGHT}
@@ -56,7 +56,7 @@ def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
             is_inside = first_part[:depth] == second_part[:depth]
             yield Contradiction(
                 (recipes | second_recipes,) if is_inside else (recipes, second_recipes),
-                f"{_CONFIG} states twice how it is stored, and differently in {keys[0]!r} "
+                f"{CONFIG} states twice how it is stored, and differently in {keys[0]!r} "
                 f"({places}); remove the one that does not hold",
             )
 

@@ -23,6 +23,7 @@ from castwise.quantization.producers.schemes import schemes
 from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import (
     METHOD_KEYS,
+    STATED_KEY,
     Describe,
     Stated,
     group_block,
@@ -129,7 +130,7 @@ def _write(modules: EncodedModules) -> Statements:
         section |= {
             module: values for module, other in modules.encodings.items() if other == encoding
         }
-    return Statements({_OWN_KEY: section, "quantization_config": section}, {}, None)
+    return Statements({_OWN_KEY: section, STATED_KEY: section}, {}, None)
 
 
 MLX = Producer(

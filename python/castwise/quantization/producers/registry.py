@@ -28,7 +28,12 @@ from castwise.quantization.producers.names import tail
 from castwise.quantization.producers.producer import Producer, Section
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
-from castwise.quantization.producers.stated import StatementReader, no_statements
+from castwise.quantization.producers.stated import (
+    CONFIG,
+    STATED_KEY,
+    StatementReader,
+    no_statements,
+)
 from castwise.quantization.producers.torchao import TORCHAO
 from castwise.quantization.producers.unread import UNREAD
 from castwise.text.spelling import suggestion
@@ -66,7 +71,7 @@ _FILES = {
 }
 CONFIGS = (
     str(MODELOPT.configuration.config_file),
-    "config.json",
+    CONFIG,
     str(GPTQ.configuration.config_file),
     str(AWQ.configuration.config_file),
 )
@@ -91,9 +96,6 @@ KEPT_KEYS = {
 
 CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
 """The keys of sections that state how the caches of attention are quantised."""
-
-STATED_KEY = "quantization_config"
-"""The key under which a model, or the metadata of its file, states how it is quantised."""
 
 METADATA_KEYS = (
     STATED_KEY,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise.quantization.producers.schemes import Scheme, find_scheme
+from castwise.quantization.producers.stated import STATED_KEY
 
 Form = tuple[str, str]
 """The scheme of a stored weight, and the one that it becomes with the same values."""
@@ -101,5 +102,4 @@ StatementWriter = Callable[[EncodedModules], Statements]
 
 def in_section(section: Mapping[str, Any], **files: str) -> Statements:
     """State it in the section that transformers reads."""
-    key = "quantization_config"
-    return Statements({key: section}, files, {key: json.dumps(section)})
+    return Statements({STATED_KEY: section}, files, {STATED_KEY: json.dumps(section)})

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from castwise._core import cast
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers import model_files
@@ -56,6 +55,7 @@ from castwise.quantization.producers.registry import (
     described_in,
     powers_stated,
 )
+from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding
 from castwise.quantization.weights.decoding import Slab as Cut
@@ -130,10 +130,12 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     facts.check_names(tensors, left_out, new_names)
     consumed_paths, followers = [], {}
     if source.is_folder and is_whole:
-        consumed_paths = [facts.prefix + name for name in CONFIGS if name in facts.configs]
+        consumed_paths = [
+            facts.prefix + name for name in CONFIGS if name in facts.statement.configs
+        ]
         consumed_paths = [path for path in consumed_paths if path != facts.prefix + CONFIG]
     is_usual = source.is_folder or isinstance(source.file, SafetensorsReader)
-    if is_usual and weights and is_whole and follows(facts.configs.get(CONFIG)):
+    if is_usual and weights and is_whole and follows(facts.statement.configs.get(CONFIG)):
         formats, used = HALVES - {decode.format}, {*tensors, *left_out}
         followers = {
             new_names.get(name, name): decode.format
@@ -208,7 +210,7 @@ def _exceptions(
         for statement in facts.statements
         if source.is_folder
         or statement.origin == _IN_METADATA
-        or statement.section is facts.configs.get(MODEL)
+        or statement.section is facts.statement.configs.get(MODEL)
     ]
     if not statements:
         return None

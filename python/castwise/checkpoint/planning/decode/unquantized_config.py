@@ -7,19 +7,18 @@ layout of the rest stay as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from castwise.checkpoint._config import NULL_VALUE, TOKEN, Config, stated_formats
+from castwise.checkpoint.containers.statement import DTYPE_KEYS, ComponentStatement
 from castwise.checkpoint.results.report import CastRow
-from castwise.quantization.producers.configs import SECTIONS
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.registry import OWN_SECTIONS
+from castwise.quantization.producers.stated import SECTIONS
 
 _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
-_BOM = "\ufeff"
 _FLOAT32 = "float32"
 
 # The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor.
@@ -43,9 +42,14 @@ class UnquantizedConfig(Config):
     """
 
     def __init__(
-        self, path: Path, label: str, exceptions: Exceptions | None, *, is_stale: bool
+        self,
+        statement: ComponentStatement,
+        label: str,
+        exceptions: Exceptions | None,
+        *,
+        is_stale: bool,
     ) -> None:
-        super().__init__(path, label)
+        super().__init__(statement, label)
         self._is_stale = is_stale
         self._exceptions = exceptions
         self._is_rewritten = True
@@ -64,7 +68,7 @@ class UnquantizedConfig(Config):
             text = with_exceptions(old_text, self._exceptions)
             self._with_dtype(formats)  # which warns, and changes nothing
             return None if text == old_text else text
-        self._take(without_quantization(old_text, formats[0]))
+        self._take(without_quantization(old_text, self._config, formats[0]))
         if not HALVES.isdisjoint(statement.format for statement in self._dtype_statements):
             # Of a part in float32 beside others, whose tensors stay.
             self._dtype_statements = [
@@ -107,13 +111,16 @@ class _Member:
     is_last: bool
 
 
-def without_quantization(text: str, dtype: str | None = None) -> str:
+def without_quantization(
+    text: str, config: Mapping[str, Any] | None = None, dtype: str | None = None
+) -> str:
     """Remove the sections that state a quantisation from the text of a JSON object.
 
-    Where the model of transformers states no dtype, `dtype` takes the place of its section.
+    Where the model of transformers states no dtype, `dtype` takes the place of its section; then
+    `config` is what the text holds.
     """
-    keys = _top(text)
-    names_dtype = keys.isdisjoint(_OF_TRANSFORMERS) or not keys.isdisjoint(("dtype", "torch_dtype"))
+    keys = set(config or ())
+    names_dtype = keys.isdisjoint(_OF_TRANSFORMERS) or not keys.isdisjoint(DTYPE_KEYS)
     while (section_and_depth := next(_sections(text), None)) is not None:
         section, depth = section_and_depth
         if depth == 1 and not names_dtype and dtype is not None:
@@ -144,14 +151,6 @@ def with_exceptions(text: str, exceptions: Exceptions) -> str:
         section[exceptions.key] = [*modules, *exceptions.modules]
         text = text[:begin] + json.dumps(section, indent=2) + text[member.end :]
     return text
-
-
-def _top(text: str) -> set[str]:
-    try:
-        value = json.loads(text.removeprefix(_BOM), parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return set()
-    return set(value) if isinstance(value, dict) else set()
 
 
 def _sections(text: str) -> Iterator[tuple[_Member, int]]:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from castwise._core import PolicyMap, finfo
 from castwise.arrays.dtype_map import KEEP, DtypeMap, is_whole_name
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -38,6 +37,7 @@ from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
+from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.written import Encoding, Statements, Written
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
@@ -246,7 +246,7 @@ def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> Weig
     )
     if facts.quantization is not None:
         _refuse_quantised(source, facts, facts.quantization)
-    if not isinstance(facts.configs.get(CONFIG, {}), dict):
+    if not isinstance(facts.statement.configs.get(CONFIG, {}), dict):
         raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
     return choose(facts, encode)
 

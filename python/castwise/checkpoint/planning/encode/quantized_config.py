@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from castwise.arrays.dtype_map import DTYPE
 from castwise.checkpoint._config import Config
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.planning.decode.unquantized_config import without_quantization
 from castwise.checkpoint.results.report import CastRow
 from castwise.quantization.producers.written import Statements
@@ -21,8 +21,10 @@ class QuantizedConfig(Config):
     OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path, label: str, statements: Statements | None) -> None:
-        super().__init__(path, label)
+    def __init__(
+        self, statement: ComponentStatement, label: str, statements: Statements | None
+    ) -> None:
+        super().__init__(statement, label)
         self._statements = statements
         self._is_rewritten = statements is not None
 

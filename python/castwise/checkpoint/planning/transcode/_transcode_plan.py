@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.planning._new_statements import statements
@@ -49,6 +48,7 @@ from castwise.quantization.producers.registry import (
     find_recipe,
 )
 from castwise.quantization.producers.schemes import find_scheme
+from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.written import Encoding, Statements
 from castwise.text.wording import function
 
