@@ -20,8 +20,8 @@ from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning.written_schemes import loading_warning
 from castwise.checkpoint.results.report import KeptTensors
+from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.stated import CONFIG
-from castwise.quantization.producers.written import Statements
 
 _LOGGER = logging.getLogger(__name__)
 # The consumer that warnings are about where nobody says who loads the result.

@@ -28,8 +28,7 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Storage,
 )
-from castwise.quantization.producers.matching import Match, match_layout
-from castwise.quantization.producers.names import name_part
+from castwise.quantization.producers.names import Match, match_layout, name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme, may_hold, schemes

@@ -17,10 +17,17 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Part,
     Storage,
+    scale_part,
 )
-from castwise.quantization.producers.producer import Configuration, Producer, Writing
+from castwise.quantization.producers.producer import (
+    Configuration,
+    EncodedModules,
+    Producer,
+    Statements,
+    Writing,
+    Written,
+)
 from castwise.quantization.producers.schemes import schemes
-from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import (
     METHOD_KEYS,
     STATED_KEY,
@@ -31,7 +38,6 @@ from castwise.quantization.producers.stated import (
     unknown_key,
 )
 from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
-from castwise.quantization.producers.written import EncodedModules, Statements, Written
 
 _NAME = "mlx"
 

@@ -12,6 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from castwise._core import cast
+from castwise.checkpoint._config import (
+    HALVES,
+    Exceptions,
+    UnquantizedConfig,
+    follows,
+)
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers import model_files
@@ -22,12 +28,6 @@ from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning.decode.losses import rounding_losses, slab_losses
 from castwise.checkpoint.planning.decode.options import FORMATS, Decode
-from castwise.checkpoint.planning.decode.unquantized_config import (
-    HALVES,
-    Exceptions,
-    UnquantizedConfig,
-    follows,
-)
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import (
     Arrays,
@@ -40,9 +40,9 @@ from castwise.checkpoint.planning.stated_quantization import stale_statement
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays.decode import wrapped_zeros
-from castwise.quantization.producers.attention import scale_of_attention
 from castwise.quantization.producers.configs import MODEL
-from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel
+from castwise.quantization.producers.foreign import scale_of_attention
+from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.names import tail
 from castwise.quantization.producers.registry import (

@@ -14,7 +14,6 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning.checkpoint_model import check_rows, check_shapes
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning.decode.decode import decode_refusal
@@ -30,15 +29,16 @@ from castwise.checkpoint.planning.written_schemes import (
     encoding,
     padding_problem,
     recipes,
+    statements,
     written_row,
 )
 from castwise.checkpoint.results.report import kept_tensors, kept_text
 from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
+from castwise.quantization.producers.producer import Encoding, Statements, Written
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
 from castwise.quantization.producers.stated import CONFIG
-from castwise.quantization.producers.written import Encoding, Statements, Written
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
 

@@ -7,9 +7,9 @@ from castwise.checkpoint.containers.whole_models import ModelFormat
 from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
+from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.quantization.producers.stated import CONFIG
-from castwise.quantization.producers.written import Statements
 
 
 def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
