@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from castwise.arrays.dtype_map import DTYPE
@@ -24,23 +24,77 @@ from castwise.quantization.producers.registry import OWN_SECTIONS
 from castwise.quantization.producers.stated import CONFIG, SECTIONS
 
 _LOGGER = logging.getLogger(__name__)
-_OTHERS = frozenset(SECTIONS)  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
 # The tokens of valid JSON that matter here; no other holds any of these characters.
-TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 
 # What follows a key that states nothing.
-NULL_VALUE = re.compile(r"\s*:\s*null\b")
+_NULL_VALUE = re.compile(r"\s*:\s*null\b")
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """What stands between two signs of the text: a member of an object, or an item of a list."""
+
+    outer: _Member | None  # the one whose value it is in; None for the whole text
+    sign_before: tuple[int, int]  # where the bracket or comma before it begins and ends
+    sign_after: tuple[int, int] = (0, 0)
+    is_first: bool = True
+    is_last: bool = False
+    key: str | None = None  # None for an item
+    string: tuple[int, int] | None = None  # where its value begins and ends, if that is a string
+    is_null: bool = False
+    bracket: str = ""  # the one that its value begins with
+    keys: set[str] = field(default_factory=set)  # those in its value
+    has_section: bool = False  # whether one of these is a section that is not null
+
+    def outers(self) -> Iterator[_Member]:
+        """Yield those in whose values it is, the nearest first."""
+        member = self.outer
+        while member is not None:
+            yield member
+            member = member.outer
+
+    @property
+    def is_section(self) -> bool:
+        """True if it states a quantisation."""
+        is_object = self.bracket == "{" or self.is_null
+        is_stated = is_object and self.key in SECTIONS
+        return is_stated or any((self.key, key) in OWN_SECTIONS for key in self.keys)
+
+
+def _members(text: str) -> Iterator[_Member]:
+    """Yield each member and item of valid JSON when it ends."""
+    member = _Member(None, (0, 0))
+    for token in _TOKEN.finditer(text):
+        outer = member.outer
+        match token[0]:
+            case "{" | "[" as bracket:
+                member.bracket = bracket
+                member = _Member(member, token.span())
+            case "}" | "]" | "," as sign:
+                if outer is None:  # of no JSON
+                    return
+                member.sign_after, member.is_last = token.span(), sign != ","
+                yield member
+                member = outer if member.is_last else _Member(outer, token.span(), is_first=False)
+            case string if outer is not None and outer.bracket == "{" and member.key is None:
+                member.key = json.loads(string)
+                member.is_null = _NULL_VALUE.match(text, token.end()) is not None
+                outer.keys.add(member.key)
+                outer.has_section |= member.key in SECTIONS and not member.is_null
+            case _:
+                member.string = token.span()
 
 
 @dataclass(frozen=True, slots=True)
 class _StatedDtype:
-    """A float format that the text states: for what key of which part, and where."""
+    """A float format that the text states: for what key, and in which member."""
 
-    part: _ConfigPart
+    member: _Member
     key: str
     value: str
-    begin: int
+    begin: int  # where the value stands
     end: int
 
     @property
@@ -48,32 +102,14 @@ class _StatedDtype:
         """The format; None if the value does not name a float."""
         return _float_named(self.value)
 
+    @property
+    def is_quantised(self) -> bool:
+        """True if a quantisation is stated beside it, or outside of it."""
+        return any(outer.has_section for outer in self.member.outers())
+
     def text(self, target: str) -> str:
         """Return the JSON that states another format in the same way."""
         return json.dumps(("torch." if self.value.startswith("torch.") else "") + target)
-
-
-@dataclass(slots=True)
-class _ConfigPart:
-    """An object or list of the text."""
-
-    outer: _ConfigPart | None
-    is_object: bool
-    # The key of `DTYPE_KEYS` in whose value it lies.
-    states: str | None = None
-    # True in the value of a key of `_OTHERS`.
-    is_other: bool = False
-    # The key whose value comes next.
-    key: str | None = None
-    has_other: bool = False
-
-    @property
-    def is_quantised(self) -> bool:
-        """True if it has a key of `_OTHERS`, or is inside an object that has one."""
-        part: _ConfigPart | None = self
-        while part is not None and not part.has_other:
-            part = part.outer
-        return part is not None
 
 
 class Config:
@@ -169,7 +205,7 @@ def stated_formats(config: object) -> set[str]:
         value, is_stated = parts.pop()
         if isinstance(value, dict):
             parts += [
-                (value[key], is_stated or key in DTYPE_KEYS) for key in value.keys() - _OTHERS
+                (value[key], is_stated or key in DTYPE_KEYS) for key in value.keys() - {*SECTIONS}
             ]
         elif isinstance(value, list):
             parts += [(part, is_stated) for part in value]
@@ -189,7 +225,7 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
 
 def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
     """Say why a dtype cannot follow, and what to do; None if it can."""
-    if statement.part.is_quantised:
+    if statement.is_quantised:
         return "a quantisation is stated beside it; set it to the dtype to compute in"
     if len(formats) > 1:
         return f"the tensors are now {' and '.join(formats)}; set it to the one to load them in"
@@ -200,27 +236,14 @@ def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
 
 def _find_dtypes(text: str) -> Iterator[_StatedDtype]:
     """Find the strings that are values of a key of `DTYPE_KEYS`, or are inside such a value."""
-    part = _ConfigPart(None, is_object=False)
-    for token in TOKEN.finditer(text):
-        match token[0]:
-            case "{" | "[" as bracket:
-                states = part.key if part.key in DTYPE_KEYS else part.states
-                is_other = part.is_other or part.key in _OTHERS
-                part = _ConfigPart(part, bracket == "{", states, is_other)
-            case "}" | "]" if part.outer is not None:
-                part = part.outer
-            case ",":
-                part.key = None
-            case string if string[0] == '"':
-                value = json.loads(string)
-                if part.is_object and part.key is None:
-                    part.key = value
-                    is_null = NULL_VALUE.match(text, token.end()) is not None
-                    part.has_other = part.has_other or (value in _OTHERS and not is_null)
-                    continue
-                key = part.key if part.key in DTYPE_KEYS else part.states
-                if key is not None and not part.is_other:
-                    yield _StatedDtype(part, key, value, token.start(), token.end())
+    for member in _members(text):
+        if member.string is None:
+            continue
+        outers = [outer.key for outer in member.outers()]
+        key = next((key for key in (member.key, *outers) if key in DTYPE_KEYS), None)
+        if key is not None and not set(SECTIONS).intersection(outers):
+            begin, end = member.string
+            yield _StatedDtype(member, key, json.loads(text[begin:end]), begin, end)
 
 
 # Without quantisation
@@ -292,33 +315,6 @@ def follows(config: object) -> bool:
     return is_model or bool(stated_formats(config))
 
 
-@dataclass(slots=True)
-class _Open:
-    """An object or list of the text that has not ended yet."""
-
-    is_object: bool
-    # Where the last bracket or comma in it begins and ends.
-    last_sign: tuple[int, int]
-    is_first: bool = True
-    # The key whose value comes next.
-    key: str | None = None
-    # True if that value is a section to remove.
-    goes: bool = False
-    keys: list[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A section in an object: where it stands, and what stands around it."""
-
-    begin: int
-    end: int
-    sign_before: tuple[int, int]
-    sign_after: tuple[int, int]
-    is_first: bool
-    is_last: bool
-
-
 def without_quantization(
     text: str, config: Mapping[str, Any] | None = None, dtype: str | None = None
 ) -> str:
@@ -329,16 +325,18 @@ def without_quantization(
     """
     keys = set(config or ())
     names_dtype = keys.isdisjoint(_OF_TRANSFORMERS) or not keys.isdisjoint(DTYPE_KEYS)
-    while (section_and_depth := next(_sections(text), None)) is not None:
-        section, depth = section_and_depth
-        if depth == 1 and not names_dtype and dtype is not None:
+    while (
+        section := next((member for member in _members(text) if member.is_section), None)
+    ) is not None:
+        is_of_model = len([*section.outers()]) == 1
+        if is_of_model and not names_dtype and dtype is not None:
             names_dtype = True
-            member = f'"torch_dtype": {json.dumps(dtype)}'
-            text = text[: section.begin] + member + text[section.end :]
+            begin, end = _span(text, section)
+            text = f'{text[:begin]}"torch_dtype": {json.dumps(dtype)}{text[end:]}'
         elif not section.is_last:
             text = text[: section.sign_before[1]] + text[section.sign_after[1] :]
         elif not section.is_first:
-            text = text[: section.sign_before[0]] + text[section.end :]
+            text = text[: section.sign_before[0]] + text[_span(text, section)[1] :]
         else:
             text = text[: section.sign_before[1]] + text[section.sign_after[0] :]
     return text
@@ -350,59 +348,22 @@ _ALIAS = "ignored_layers"
 
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
     """Add modules to those that the sections of a JSON object except from the quantisation."""
-    for member, _ in reversed(list(_sections(text))):
-        begin = text.find("{", member.begin, member.end)
-        if begin < 0:  # null, which states nothing
+    spans = [_span(text, member) for member in _members(text) if member.is_section]
+    for start, end in reversed(spans):
+        if (begin := text.find("{", start, end)) < 0:  # null, which states nothing
             continue
-        section = json.loads(text[begin : member.end])
+        section = json.loads(text[begin:end])
         modules = section.get(exceptions.key) or section.get(_ALIAS) or []
         section[exceptions.key] = [*modules, *exceptions.modules]
-        text = text[:begin] + json.dumps(section, indent=2) + text[member.end :]
+        text = text[:begin] + json.dumps(section, indent=2) + text[end:]
     return text
 
 
-def _sections(text: str) -> Iterator[tuple[_Member, int]]:
-    """Find the sections, each with the number of objects and lists around it."""
-    containers: list[_Open] = []
-    for token in TOKEN.finditer(text):
-        match token[0]:
-            case "{" | "[" as bracket:
-                if containers:
-                    outer = containers[-1]
-                    outer.goes = bracket == "{" and outer.key in SECTIONS
-                containers.append(_Open(bracket == "{", token.span()))
-            case "}" | "]" | "," as sign:
-                container = containers[-1]
-                if container.goes:
-                    begin = container.last_sign[1]
-                    begin += len(text[begin:]) - len(text[begin:].lstrip())
-                    end = len(text[: token.start()].rstrip())
-                    member = _Member(
-                        begin,
-                        end,
-                        container.last_sign,
-                        token.span(),
-                        container.is_first,
-                        sign != ",",
-                    )
-                    yield member, len(containers)
-                if sign == ",":
-                    container.last_sign, container.is_first, container.key, container.goes = (
-                        token.span(),
-                        False,
-                        None,
-                        False,
-                    )
-                    continue
-                containers.pop()
-            case string:
-                part = containers[-1] if containers else None
-                if part is not None and part.is_object and part.key is None:
-                    part.key = json.loads(string)
-                    is_null = NULL_VALUE.match(text, token.end()) is not None
-                    part.goes = is_null and part.key in SECTIONS
-                    if len(containers) > 1 and (containers[-2].key, part.key) in OWN_SECTIONS:
-                        containers[-2].goes = containers[-2].is_object
+def _span(text: str, member: _Member) -> tuple[int, int]:
+    """Return where a member begins and ends, without the spaces around it."""
+    begin, end = member.sign_before[1], member.sign_after[0]
+    inside = text[begin:end]
+    return end - len(inside.lstrip()), begin + len(inside.rstrip())
 
 
 # With quantisation
