@@ -18,11 +18,10 @@ from castwise.quantization.arrays.views import (
     Array,
     StoredArray,
     Views,
-    dtype_of,
     format_of_bytes,
     views_of,
 )
-from castwise.quantization.producers.layouts import E4M3
+from castwise.quantization.producers.layouts import E4M3, dtype_of
 from castwise.quantization.producers.schemes import Scheme
 
 _ARITHMETIC = get_args(Arithmetic)

@@ -348,9 +348,9 @@ def _allowed_block(
 
 def _encode(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
     """Have the core fill the parts: those that it allocates, once such an array was encoded."""
-    for encoder in plan.encoders if amax is None else ():
-        if (parts := encoder.encode(x, threads)) is not None:
-            return _result(plan, *parts)
+    for known_encoder in plan.encoders if amax is None else ():
+        if (arrays := known_encoder.encode(x, threads)) is not None:
+            return _result(plan, *arrays)
     views, scheme, grid = plan.views, plan.scheme, plan.grid
     data, stored_scale, stored_bias = _allocate_parts(plan)
     weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,6 +43,14 @@ FLOAT8 = frozenset(OF_FP8)
 BYTES = frozenset((*OF_U8, *OF_I8))
 WIDE = frozenset((*OF_REAL, *_formats_of("I64", "BOOL")))
 """Formats in which no method stores codes."""
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the dtype of a format that numpy has one for."""
+    dtype = finfo(name).dtype
+    if dtype is None:
+        raise TypeError(f"{name} has no numpy dtype.")
+    return dtype
 
 
 @dataclass(frozen=True, slots=True)

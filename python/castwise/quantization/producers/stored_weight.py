@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from types import EllipsisType
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from castwise.quantization.producers.found import QuantizedWeight
 from castwise.quantization.producers.geometry import MATRIX
-from castwise.quantization.producers.layouts import FLOAT8, I8, OF_E8M0, U8
+from castwise.quantization.producers.layouts import FLOAT8, I8, OF_E8M0, U8, dtype_of
+from castwise.quantization.producers.lazy import LazyArray, Range
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.schemes import schemes
+from castwise.quantization.producers.stated import json_of
 
 
 class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
@@ -46,24 +46,23 @@ class WeightForm(NamedTuple):
     is_centred: bool = False
 
 
-class Indexed(Protocol):
-    """A stored tensor of which what is indexed is read."""
-
-    def __getitem__(self, index: EllipsisType | tuple[slice | int, ...]) -> NDArray[Any]:
-        """Read the indexed elements."""
+Read = Callable[[str, Sequence[Range]], NDArray[Any]]
+"""Reads of a tensor, given its name, what is within ranges, one for each axis."""
 
 
-class StoredWeight(ABC):
+class StoredWeight:
     """One weight, its stored tensors, and what is stated of them."""
 
     def __init__(
         self,
         weight: QuantizedWeight,
         tensors: Mapping[str, Described],
+        read: Read,
         section: Mapping[str, Any],
     ) -> None:
         self.weight = weight  # the payload, the parts with their roles, the block that is stated
         self.tensors = tensors  # all of the checkpoint by name, as headers describe them
+        self._read = read
         self.section = section  # what states the method, as its producer writes it, or nothing
         self.payload = weight.payload  # the name of the tensor with the codes
         self.scheme = weight.scheme or ""  # what names, formats and statements tell is stored
@@ -161,13 +160,23 @@ class StoredWeight(ABC):
             )
         return words * width // bits
 
-    @abstractmethod
-    def lazy(self, name: str) -> Indexed:
+    def lazy(self, name: str) -> LazyArray:
         """Return a tensor that is read where it is indexed."""
+        tensor = self.tensors[name]
+        if tensor.format is None:
+            raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
 
-    @abstractmethod
+        def box(ranges: Sequence[Range]) -> NDArray[Any]:
+            return self._read(name, ranges)
+
+        return LazyArray(name, tensor.shape, dtype_of(tensor.format), tensor.shape, box)
+
     def json(self, name: str) -> dict[str, Any]:
         """Parse a tensor of JSON."""
+        try:
+            return json_of(name, self.lazy(name))
+        except ValueError as error:
+            raise Undecodable(str(error).removesuffix(".")) from error
 
 
 # What a weight is whose producer stores it as most do

@@ -17,9 +17,8 @@ from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays.conversion import zeros_of
 from castwise.quantization.arrays.decode import added_to_zeros, check_steps
 from castwise.quantization.arrays.from_parts import recognized_parts
-from castwise.quantization.arrays.lazy import LazyArray, Range
 from castwise.quantization.arrays.row_slices import row_step, rows_of
-from castwise.quantization.arrays.views import dtype_of, views_of
+from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
 from castwise.quantization.producers.geometry import (
@@ -31,89 +30,57 @@ from castwise.quantization.producers.geometry import (
     padded_shape,
 )
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, SCALE, ZERO
+from castwise.quantization.producers.lazy import LazyArray, Range
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stated import json_of
 from castwise.quantization.producers.stored_weight import (
+    Read,
     StoredWeight,
     Undecodable,
     WeightForm,
     usual,
 )
 
-Read = Callable[[str, Sequence[Range]], NDArray[Any]]
-"""Reads of a tensor, given its name, what is within ranges, one for each axis."""
 
-
-class LazyWeight(StoredWeight):
-    """One weight whose stored tensors are read."""
-
-    def __init__(
-        self,
-        weight: QuantizedWeight,
-        tensors: Mapping[str, Described],
-        read: Read,
-        section: Mapping[str, Any],
-    ) -> None:
-        super().__init__(weight, tensors, section)
-        self._read = read
-
-    def json(self, name: str) -> dict[str, Any]:
-        try:
-            return json_of(name, self.lazy(name))
-        except ValueError as error:
-            raise Undecodable(str(error).removesuffix(".")) from error
-
-    def lazy(self, name: str) -> LazyArray:
-        """Return a tensor that is read where it is indexed."""
-        tensor = self.tensors[name]
-        if tensor.format is None:
-            raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
-
-        def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            return self._read(name, ranges)
-
-        return LazyArray(name, tensor.shape, dtype_of(tensor.format), tensor.shape, box)
-
-    def lazy_array(self, description: WeightForm, recipe: str) -> QuantizedArray:
-        """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = description
-        if names is None:
-            part_names = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
-            names = {name: name for name in (self.payload, *part_names)}
-        parts: dict[str, Any] = {other: self.lazy(name) for name, other in names.items()}
-        payload = parts[names[self.payload]]
-        is_whole = shape is not None and payload.size == math.prod(shape)
-        if plain is not None and shape is not None and is_whole and payload.ndim != MATRIX:
-            rows, columns = shape
-            parts[names[self.payload]] = payload.as_rows((rows, columns))
-        if (scale := self.weight.scale) is not None:
-            grid = grid_of_scales(self.shape(scale), self.shape(self.payload))
-            parts[names[scale]] = parts[names[scale]].reshape(grid)
-        if groups is not None:
-            index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
-            per_group = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
-            parts |= {names[name]: self.lazy(name).take_last(index) for name in per_group}
-        if loose is not None:
-            parts[names[self.payload]] = _pack(payload, loose, recipe)
-        if is_tiled and block is not None and shape is not None:
-            *stack, rows, columns = shape
-            grid = *stack, rows, columns // block[1]
-            parts[names[self.scale()]] = _untile(self.lazy(self.scale()), grid)
-        if scheme.startswith("bnb_"):
-            parts[self.payload] = _as_bytes(parts[self.payload])
-        return recognized_parts(
-            QuantizedArray,
-            parts,
-            recipe,
-            shape,
-            scheme=scheme,
-            block=block,
-            axis=axis,
-            variant=variant,
-            layouts=self.weight.layouts if description.names is None else (),
-        )
+def _lazy_array(case: StoredWeight, description: WeightForm, recipe: str) -> QuantizedArray:
+    """Return a weight as a quantised array whose parts are read when they are needed."""
+    scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = description
+    if names is None:
+        part_names = [name for name, role in case.weight.parts.items() if role != ACTIVATION]
+        names = {name: name for name in (case.payload, *part_names)}
+    parts: dict[str, Any] = {other: case.lazy(name) for name, other in names.items()}
+    payload = parts[names[case.payload]]
+    is_whole = shape is not None and payload.size == math.prod(shape)
+    if plain is not None and shape is not None and is_whole and payload.ndim != MATRIX:
+        rows, columns = shape
+        parts[names[case.payload]] = payload.as_rows((rows, columns))
+    if (scale := case.weight.scale) is not None:
+        grid = grid_of_scales(case.shape(scale), case.shape(case.payload))
+        parts[names[scale]] = parts[names[scale]].reshape(grid)
+    if groups is not None:
+        index = np.asarray(case.lazy(groups)[...]).astype(np.int64)
+        per_group = [name for name, role in case.weight.parts.items() if role in (SCALE, ZERO)]
+        parts |= {names[name]: case.lazy(name).take_last(index) for name in per_group}
+    if loose is not None:
+        parts[names[case.payload]] = _pack(payload, loose, recipe)
+    if is_tiled and block is not None and shape is not None:
+        *stack, rows, columns = shape
+        grid = *stack, rows, columns // block[1]
+        parts[names[case.scale()]] = _untile(case.lazy(case.scale()), grid)
+    if find_scheme(scheme).code_map is not None:  # of flat blocks
+        parts[case.payload] = _as_bytes(parts[case.payload])
+    return recognized_parts(
+        QuantizedArray,
+        parts,
+        recipe,
+        shape,
+        scheme=scheme,
+        block=block,
+        axis=axis,
+        variant=variant,
+        layouts=case.weight.layouts if description.names is None else (),
+    )
 
 
 def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
@@ -217,14 +184,14 @@ def decoding(
 
     Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
     """
-    case = LazyWeight(weight, tensors, read, section)
+    case = StoredWeight(weight, tensors, read, section)
     if weight.recipes == (TYPED,):
         return _of_blocks(case, axis, arithmetic)
     recipe, description = _describe_weight(case)
     if axis is not None:
         description = description._replace(axis=axis)
     try:
-        q = case.lazy_array(description, recipe)
+        q = _lazy_array(case, description, recipe)
         check_steps(q, arithmetic)
         if description.is_centred:
             _check_centre(q)
@@ -233,7 +200,7 @@ def decoding(
     return _of_array(q, description)
 
 
-def _describe_weight(case: LazyWeight) -> tuple[str, WeightForm]:
+def _describe_weight(case: StoredWeight) -> tuple[str, WeightForm]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     producers = [find_recipe(name) for name in case.weight.recipes]
     if case.weight.by_shapes and len(producers) > 1:
@@ -249,7 +216,8 @@ def _describe_weight(case: LazyWeight) -> tuple[str, WeightForm]:
 def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (its parts are lazy)
     """Plan how a quantised array of lazy parts is decoded."""
     plain = q.shape if description.plain is None else description.plain
-    if description.scheme.startswith("bnb_"):
+    is_flat = views_of(q).storage.flat
+    if is_flat:
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
     if len(q.shape) < MATRIX:
@@ -263,7 +231,7 @@ def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (it
     is_free = (
         "group index" in q.extras
         or q.scheme.endswith("_block")
-        or q.scheme[:4] == "bnb_"
+        or is_flat
         or (q.recipe is not None and find_recipe(q.recipe).short_groups)
     )
     if size and columns > size and columns % size and not is_free:
@@ -300,7 +268,7 @@ def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: LazyWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
+def _of_blocks(case: StoredWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
     """Plan how blocks of bytes, each with its scales, are decoded.
 
     The matrices of experts that are not named as a weight are those of transformers, transposed.
@@ -369,7 +337,7 @@ def _of_blocks(case: LazyWeight, axis: int | None, arithmetic: Arithmetic) -> De
     return replace(plan, values=values)
 
 
-def _factors(case: LazyWeight, stack: Sequence[int]) -> list[LazyArray]:
+def _factors(case: StoredWeight, stack: Sequence[int]) -> list[LazyArray]:
     """Return what a weight is multiplied by: one number for each expert, or one."""
     factors = [case.lazy(name) for name, role in case.weight.parts.items() if role == GLOBAL]
     for factor in factors:
@@ -378,7 +346,7 @@ def _factors(case: LazyWeight, stack: Sequence[int]) -> list[LazyArray]:
     return factors
 
 
-def _width_of(case: LazyWeight, size: int) -> int:
+def _width_of(case: StoredWeight, size: int) -> int:
     """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
     _, fields = block_layout(case.scheme, size)
