@@ -812,7 +812,7 @@ def test_dir_is_all(name: str, request: pytest.FixtureRequest) -> None:
         ("cast --help", ("checkpoint.conversions", "checkpoint.containers", "cli.quantize")),
         (
             "cast IN OUT --dtype bfloat16",
-            ("checkpoint.comparison", "checkpoint.planning.written_schemes"),
+            ("checkpoint.comparison", "checkpoint.planning.component"),
         ),
         (
             "cast IN OUT --dtype float16",

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from castwise.arrays.dtype_map import DTYPE
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.containers.statement import DTYPE_KEYS, ComponentStatement
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.results.report import CastRow
+from castwise.models.architecture import DTYPE_KEYS
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.registry import OWN_SECTIONS
@@ -127,7 +128,7 @@ class Config:
         self._problem: str | None = None
         # Whether something beside dtypes changes.
         self._is_rewritten = False
-        self._config = statement.config
+        self._component_statement = statement
         if (file := statement.file(CONFIG)) is None:
             return
         self._text = file.text
@@ -299,7 +300,7 @@ class UnquantizedConfig(Config):
             text = with_exceptions(old_text, self._exceptions)
             self._with_dtype(formats)  # which warns, and changes nothing
             return None if text == old_text else text
-        self._take(without_quantization(old_text, self._config, formats[0]))
+        self._take(without_quantization(old_text, self._component_statement.config, formats[0]))
         if not HALVES.isdisjoint(statement.format for statement in self._dtype_statements):
             # Of a part in float32 beside others, whose tensors stay.
             self._dtype_statements = [

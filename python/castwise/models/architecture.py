@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 from castwise.text.wording import argument
 
+# The keys under which a model, or a part of one, states its dtype; the first counts.
+DTYPE_KEYS = ("dtype", "torch_dtype")
 ROLES = (
     "linear",
     "experts",
@@ -289,6 +291,12 @@ def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 def text_parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a configuration, and that of the text of a model which reads more."""
     return config, _part(config, "text_config")
+
+
+def stated_dtype(config: Mapping[str, Any]) -> str | None:
+    """Return the dtype that a `config.json` states of the model or its text; None without one."""
+    dtypes = (part.get(key) for part in text_parts(config) for key in DTYPE_KEYS)
+    return next((text.removeprefix("torch.") for text in dtypes if isinstance(text, str)), None)
 
 
 def _ties(config: Mapping[str, Any], path: str) -> bool | None:

@@ -21,8 +21,6 @@ from castwise.quantization.producers.stated import CONFIG
 
 # Far more than any model states, so that another file of that name does not fill the memory.
 MAX_CONFIG_BYTES = 10_000_000
-# The keys under which a model, or a part of one, states its dtype; the first counts.
-DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +101,6 @@ class ComponentStatement:
         """The types that `config.json` states, of the model and its text."""
         types = (part.get("model_type") for part in text_parts(self.config))
         return {kind for kind in types if isinstance(kind, str)}
-
-
-def stated_dtype(config: Mapping[str, Any]) -> str | None:
-    """Return the dtype that a `config.json` states of the model or its text; None without one."""
-    dtypes = (part.get(key) for part in text_parts(config) for key in DTYPE_KEYS)
-    return next((text.removeprefix("torch.") for text in dtypes if isinstance(text, str)), None)
 
 
 def _read(path: Path) -> StatementFile | None:

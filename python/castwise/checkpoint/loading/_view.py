@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from castwise.checkpoint.containers.statement import stated_dtype
 from castwise.checkpoint.loading._compressed_tensors import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
 from castwise.checkpoint.loading.problem import LoadingProblem
-from castwise.models.architecture import text_parts
+from castwise.models.architecture import stated_dtype, text_parts
 from castwise.models.engines import EngineRules, find_engines
 from castwise.quantization.producers.stated import STATED_KEY
 from castwise.text.wording import argument

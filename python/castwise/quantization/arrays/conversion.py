@@ -222,8 +222,8 @@ def common_power(ranges: Mapping[str, PowerRange]) -> int:
     for name, power_range in ranges.items():
         if power_range.nan is not None:
             raise ValueError(f"tensor {name!r}: the scale of the block at {power_range.nan} is NaN")
-    lows = [(*found, name) for name, each in ranges.items() if (found := each.lowest)]
-    highs = [(*found, name) for name, each in ranges.items() if (found := each.highest)]
+    lows = [(*each.lowest, name) for name, each in ranges.items() if each.lowest]
+    highs = [(*each.highest, name) for name, each in ranges.items() if each.highest]
     if not lows:
         return 0
     least, where, low = min(lows, key=itemgetter(0))
