@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -165,11 +166,8 @@ class StoredWeight:
         tensor = self.tensors[name]
         if tensor.format is None:
             raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
-
-        def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            return self._read(name, ranges)
-
-        return LazyArray(name, tensor.shape, dtype_of(tensor.format), tensor.shape, box)
+        dtype, box = dtype_of(tensor.format), partial(self._read, name)
+        return LazyArray(name, tensor.shape, dtype, tensor.shape, box)
 
     def json(self, name: str) -> dict[str, Any]:
         """Parse a tensor of JSON."""
