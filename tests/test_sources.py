@@ -644,7 +644,6 @@ OTHER_MEANINGS = {
     "keras.py": {"awq"},
     "modelopt.py": {"awq"},
     "keras_layers.py": {"awq", "gptq", "keras"},  # modes of Keras, and the package
-    "keras_names.py": {"awq"},
     "_module_entries.py": {"gptq"},  # what auto-round packs as
     "packing.py": {"awq"},  # an order of codes in words
 }
@@ -813,7 +812,7 @@ def test_dir_is_all(name: str, request: pytest.FixtureRequest) -> None:
         ("cast --help", ("checkpoint.conversions", "checkpoint.containers", "cli.quantize")),
         (
             "cast IN OUT --dtype bfloat16",
-            ("checkpoint.comparison", "checkpoint.planning._new_statements"),
+            ("checkpoint.comparison", "checkpoint.planning.component"),
         ),
         (
             "cast IN OUT --dtype float16",

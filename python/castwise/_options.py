@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from numpy.typing import ArrayLike
 
+# The suffix of the files that checkpoints are written as by default.
+SAFETENSORS = ".safetensors"
+
 Rounding: TypeAlias = Literal[
     "nearest-even",
     "nearest-away",

@@ -35,6 +35,28 @@ def cast(folder: Path, *arguments: Any, **options: Any) -> Any:
     return json.loads((out / CONFIG).read_text("utf-8"))
 
 
+def test_it_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever asks for what it states: the model, its quantisation, its dtype."""
+    matrix = {"model.layers.0.mlp.up_proj.weight": np.ones((256, 128), np.float32)}
+    folder = model(tmp_path, {"model_type": "llama", "torch_dtype": "float32"}, **matrix)
+    parse, count = json.loads, 0
+
+    def count_texts(text: Any, **options: Any) -> Any:
+        nonlocal count
+        count += '"model_type": ' in str(text)
+        return parse(text, **options)
+
+    monkeypatch.setattr(json, "loads", count_texts)
+    for convert in (
+        lambda: checkpoint.cast_file(folder, tmp_path / "cast", "bfloat16"),
+        lambda: checkpoint.quantize_file(folder, tmp_path / "codes", "fp8_channel"),
+        lambda: checkpoint.dequantize_file(tmp_path / "codes", tmp_path / "plain"),
+    ):
+        count = 0
+        convert()
+        assert count == 1
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
 def test_it_follows_the_tensors(

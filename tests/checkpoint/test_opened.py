@@ -18,7 +18,7 @@ def test_a_file_is_a_checkpoint_of_one_component(tmp_path: Path) -> None:
     assert not opened.is_folder
     assert (component.prefix, component.names(), [*opened.shards]) == ("", ["x"], [path.name])
     assert opened.file is opened.shards[path.name]
-    assert (opened.path_of(component), opened.config_folder(component)) == (path, tmp_path)
+    assert (opened.path_of(component), component.folder) == (path, tmp_path)
     opened.close()
 
 
@@ -32,7 +32,7 @@ def test_a_folder_is_a_checkpoint_of_many(tmp_path: Path) -> None:
     assert [component.prefix for component in opened.components] == ["unet/", "vae/"]
     assert [*opened.shards] == ["unet/model.safetensors", "vae/model.safetensors"]
     unet = opened.components[0]
-    assert opened.path_of(unet) == opened.config_folder(unet) == tmp_path / "unet"
+    assert opened.path_of(unet) == unet.folder == tmp_path / "unet"
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise.quantization import QuantizedArray, dequantize, quantize
-from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.row_slices import row_step, rows_of
+from castwise.quantization.producers.lazy import LazyArray
 
 Array = Any
 

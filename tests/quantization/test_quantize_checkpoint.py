@@ -157,7 +157,7 @@ def test_each_weight_is_read_and_quantised_once(
         {name: np.ones(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()},
     )
     (source / "config.json").write_text("{}")
-    read, quantize = SafetensorsReader.read_into, quantize_module._encode_array
+    read, quantize = SafetensorsReader.read_into, quantize_module._encode
 
     def count_bytes(self: Any, name: str, begin: int, data: memoryview) -> None:
         done["read"] += len(data)
@@ -169,7 +169,7 @@ def test_each_weight_is_read_and_quantised_once(
 
     checkpoint.quantize_file(source, tmp_path / "first", scheme, recipe=recipe)  # plans the parts
     monkeypatch.setattr(SafetensorsReader, "read_into", count_bytes)
-    monkeypatch.setattr(quantize_module, "_encode_array", count_elements)
+    monkeypatch.setattr(quantize_module, "_encode", count_elements)
     monkeypatch.setattr(encoded_weight, "_FLIGHT_ELEMENTS", 1 << 18)
     checkpoint.quantize_file(source, tmp_path / "second", scheme, recipe=recipe, threads=2)
     elements = sum(map(math.prod, shapes.values()))

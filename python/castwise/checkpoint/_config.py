@@ -9,39 +9,93 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from castwise.arrays.dtype_map import DTYPE
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.files.source_files import read_file
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.results.report import CastRow
-from castwise.quantization.producers.configs import SECTIONS
-
-CONFIG = "config.json"
+from castwise.models.architecture import DTYPE_KEYS
+from castwise.quantization.producers.layouts import BF16
+from castwise.quantization.producers.producer import Statements
+from castwise.quantization.producers.registry import OWN_SECTIONS
+from castwise.quantization.producers.stated import CONFIG, SECTIONS
 
 _LOGGER = logging.getLogger(__name__)
-_KEYS = ("torch_dtype", "dtype")
-_OTHERS = frozenset(SECTIONS)  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
-# Far more than any model states, so that another file of that name does not fill the memory.
-MAX_CONFIG_BYTES = 10_000_000
 # The tokens of valid JSON that matter here; no other holds any of these characters.
-TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 
 # What follows a key that states nothing.
-NULL_VALUE = re.compile(r"\s*:\s*null\b")
+_NULL_VALUE = re.compile(r"\s*:\s*null\b")
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """What stands between two signs of the text: a member of an object, or an item of a list."""
+
+    outer: _Member | None  # the one whose value it is in; None for the whole text
+    sign_before: tuple[int, int]  # where the bracket or comma before it begins and ends
+    sign_after: tuple[int, int] = (0, 0)
+    is_first: bool = True
+    is_last: bool = False
+    key: str | None = None  # None for an item
+    string: tuple[int, int] | None = None  # where its value begins and ends, if that is a string
+    is_null: bool = False
+    bracket: str = ""  # the one that its value begins with
+    keys: set[str] = field(default_factory=set)  # those in its value
+    has_section: bool = False  # whether one of these is a section that is not null
+
+    def outers(self) -> Iterator[_Member]:
+        """Yield those in whose values it is, the nearest first."""
+        member = self.outer
+        while member is not None:
+            yield member
+            member = member.outer
+
+    @property
+    def is_section(self) -> bool:
+        """True if it states a quantisation."""
+        is_object = self.bracket == "{" or self.is_null
+        is_stated = is_object and self.key in SECTIONS
+        return is_stated or any((self.key, key) in OWN_SECTIONS for key in self.keys)
+
+
+def _members(text: str) -> Iterator[_Member]:
+    """Yield each member and item of valid JSON when it ends."""
+    member = _Member(None, (0, 0))
+    for token in _TOKEN.finditer(text):
+        outer = member.outer
+        match token[0]:
+            case "{" | "[" as bracket:
+                member.bracket = bracket
+                member = _Member(member, token.span())
+            case "}" | "]" | "," as sign:
+                if outer is None:  # of no JSON
+                    return
+                member.sign_after, member.is_last = token.span(), sign != ","
+                yield member
+                member = outer if member.is_last else _Member(outer, token.span(), is_first=False)
+            case string if outer is not None and outer.bracket == "{" and member.key is None:
+                member.key = json.loads(string)
+                member.is_null = _NULL_VALUE.match(text, token.end()) is not None
+                outer.keys.add(member.key)
+                outer.has_section |= member.key in SECTIONS and not member.is_null
+            case _:
+                member.string = token.span()
 
 
 @dataclass(frozen=True, slots=True)
 class _StatedDtype:
-    """A float format that the text states: for what key of which part, and where."""
+    """A float format that the text states: for what key, and in which member."""
 
-    part: _ConfigPart
+    member: _Member
     key: str
     value: str
-    begin: int
+    begin: int  # where the value stands
     end: int
 
     @property
@@ -49,61 +103,44 @@ class _StatedDtype:
         """The format; None if the value does not name a float."""
         return _float_named(self.value)
 
+    @property
+    def is_quantised(self) -> bool:
+        """True if a quantisation is stated beside it, or outside of it."""
+        return any(outer.has_section for outer in self.member.outers())
+
     def text(self, target: str) -> str:
         """Return the JSON that states another format in the same way."""
         return json.dumps(("torch." if self.value.startswith("torch.") else "") + target)
 
 
-@dataclass(slots=True)
-class _ConfigPart:
-    """An object or list of the text."""
-
-    outer: _ConfigPart | None
-    is_object: bool
-    # The key of `_KEYS` in whose value it lies.
-    states: str | None = None
-    # True in the value of a key of `_OTHERS`.
-    is_other: bool = False
-    # The key whose value comes next.
-    key: str | None = None
-    has_other: bool = False
-
-    @property
-    def is_quantised(self) -> bool:
-        """True if it has a key of `_OTHERS`, or is inside an object that has one."""
-        part: _ConfigPart | None = self
-        while part is not None and not part.has_other:
-            part = part.outer
-        return part is not None
-
-
 class Config:
-    """A `config.json`, read and checked before the work begins.
+    """The `config.json` of a component, read and checked before the work begins.
 
-    `path` is its path, `label` what warnings call it.
+    `label` is what warnings call it.
 
     OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path, label: str = CONFIG) -> None:
+    def __init__(self, statement: ComponentStatement, label: str = CONFIG) -> None:
         self._label = label
         self._text = ""
         self._dtype_statements: list[_StatedDtype] = []
         self._problem: str | None = None
         # Whether something beside dtypes changes.
         self._is_rewritten = False
-        if not path.is_file():
+        self._component_statement = statement
+        if (file := statement.file(CONFIG)) is None:
             return
-        try:
-            self._text = read_file(path, MAX_CONFIG_BYTES).decode()
-            # The numbers stay text: Python refuses to convert the longest.
-            json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
-        except CheckpointError as error:
-            self._problem = f"it {str(error).removeprefix(f'{path} ')}"
-        except (ValueError, RecursionError) as error:
-            self._problem = f"it cannot be read as JSON ({error})"
-            return
-        self._take(self._text)
+        self._text = file.text
+        match file.error:
+            case None:
+                self._take(self._text)
+            case OSError() as error:
+                raise error
+            case CheckpointError() as error:
+                self._problem = f"it {str(error).removeprefix(f'{file.path} ')}"
+            case error:
+                self._problem = f"it cannot be read as JSON ({error})"
 
     def _take(self, text: str) -> None:
         """Take another text, and find what it states."""
@@ -168,7 +205,9 @@ def stated_formats(config: object) -> set[str]:
     while parts:
         value, is_stated = parts.pop()
         if isinstance(value, dict):
-            parts += [(value[key], is_stated or key in _KEYS) for key in value.keys() - _OTHERS]
+            parts += [
+                (value[key], is_stated or key in DTYPE_KEYS) for key in value.keys() - {*SECTIONS}
+            ]
         elif isinstance(value, list):
             parts += [(part, is_stated) for part in value]
         elif is_stated and isinstance(value, str) and (name := _float_named(value)) is not None:
@@ -187,7 +226,7 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
 
 def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
     """Say why a dtype cannot follow, and what to do; None if it can."""
-    if statement.part.is_quantised:
+    if statement.is_quantised:
         return "a quantisation is stated beside it; set it to the dtype to compute in"
     if len(formats) > 1:
         return f"the tensors are now {' and '.join(formats)}; set it to the one to load them in"
@@ -197,25 +236,177 @@ def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
 
 
 def _find_dtypes(text: str) -> Iterator[_StatedDtype]:
-    """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
-    part = _ConfigPart(None, is_object=False)
-    for token in TOKEN.finditer(text):
-        match token[0]:
-            case "{" | "[" as bracket:
-                states = part.key if part.key in _KEYS else part.states
-                is_other = part.is_other or part.key in _OTHERS
-                part = _ConfigPart(part, bracket == "{", states, is_other)
-            case "}" | "]" if part.outer is not None:
-                part = part.outer
-            case ",":
-                part.key = None
-            case string if string[0] == '"':
-                value = json.loads(string)
-                if part.is_object and part.key is None:
-                    part.key = value
-                    is_null = NULL_VALUE.match(text, token.end()) is not None
-                    part.has_other = part.has_other or (value in _OTHERS and not is_null)
-                    continue
-                key = part.key if part.key in _KEYS else part.states
-                if key is not None and not part.is_other:
-                    yield _StatedDtype(part, key, value, token.start(), token.end())
+    """Find the strings that are values of a key of `DTYPE_KEYS`, or are inside such a value."""
+    for member in _members(text):
+        if member.string is None:
+            continue
+        outers = [outer.key for outer in member.outers()]
+        key = next((key for key in (member.key, *outers) if key in DTYPE_KEYS), None)
+        if key is not None and not set(SECTIONS).intersection(outers):
+            begin, end = member.string
+            yield _StatedDtype(member, key, json.loads(text[begin:end]), begin, end)
+
+
+# Without quantisation
+
+
+_OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
+_FLOAT32 = "float32"
+
+# The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor.
+HALVES = frozenset((BF16, "float16"))
+
+
+class Exceptions(NamedTuple):
+    """Modules that are not quantised, and the key of a section under which such are listed."""
+
+    key: str
+    modules: Sequence[str]
+
+
+class UnquantizedConfig(Config):
+    """A `config.json` that states no quantisation when its model is decoded.
+
+    `exceptions` are modules that it must except where others stay quantised; None for none.
+    `is_stale` says that it goes where no weight is decoded, too.
+
+    OSError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        statement: ComponentStatement,
+        label: str,
+        exceptions: Exceptions | None,
+        *,
+        is_stale: bool,
+    ) -> None:
+        super().__init__(statement, label)
+        self._is_stale = is_stale
+        self._exceptions = exceptions
+        self._is_rewritten = True
+
+    def following(self, rows: Sequence[CastRow]) -> str | None:
+        """Return the text without the quantisation, with the dtype of what was decoded.
+
+        None if the text is to stay.
+        """
+        formats = sorted({row.target for row in rows if row.target is not None})
+        old_text = self._text
+        if not formats:
+            text = without_quantization(old_text) if self._is_stale else old_text
+            return None if text == old_text else text
+        if self._exceptions is not None:
+            text = with_exceptions(old_text, self._exceptions)
+            self._with_dtype(formats)  # which warns, and changes nothing
+            return None if text == old_text else text
+        self._take(without_quantization(old_text, self._component_statement.config, formats[0]))
+        if not HALVES.isdisjoint(statement.format for statement in self._dtype_statements):
+            # Of a part in float32 beside others, whose tensors stay.
+            self._dtype_statements = [
+                statement for statement in self._dtype_statements if statement.format != _FLOAT32
+            ]
+        text = self._with_dtype(formats) or self._text
+        return None if text == old_text else text
+
+
+def follows(config: object) -> bool:
+    """Return True if a parsed configuration will state the dtype that weights are decoded to."""
+    is_model = isinstance(config, dict) and not _OF_TRANSFORMERS.isdisjoint(config)
+    return is_model or bool(stated_formats(config))
+
+
+def without_quantization(
+    text: str, config: Mapping[str, Any] | None = None, dtype: str | None = None
+) -> str:
+    """Remove the sections that state a quantisation from the text of a JSON object.
+
+    Where the model of transformers states no dtype, `dtype` takes the place of its section; then
+    `config` is what the text holds.
+    """
+    keys = set(config or ())
+    names_dtype = keys.isdisjoint(_OF_TRANSFORMERS) or not keys.isdisjoint(DTYPE_KEYS)
+    while (
+        section := next((member for member in _members(text) if member.is_section), None)
+    ) is not None:
+        is_of_model = len([*section.outers()]) == 1
+        if is_of_model and not names_dtype and dtype is not None:
+            names_dtype = True
+            begin, end = _span(text, section)
+            text = f'{text[:begin]}"torch_dtype": {json.dumps(dtype)}{text[end:]}'
+        elif not section.is_last:
+            text = text[: section.sign_before[1]] + text[section.sign_after[1] :]
+        elif not section.is_first:
+            text = text[: section.sign_before[0]] + text[_span(text, section)[1] :]
+        else:
+            text = text[: section.sign_before[1]] + text[section.sign_after[0] :]
+    return text
+
+
+# What transformers reads of float8 where no `modules_to_not_convert` is stated, as of MiniMax.
+_ALIAS = "ignored_layers"
+
+
+def with_exceptions(text: str, exceptions: Exceptions) -> str:
+    """Add modules to those that the sections of a JSON object except from the quantisation."""
+    spans = [_span(text, member) for member in _members(text) if member.is_section]
+    for start, end in reversed(spans):
+        if (begin := text.find("{", start, end)) < 0:  # null, which states nothing
+            continue
+        section = json.loads(text[begin:end])
+        modules = section.get(exceptions.key) or section.get(_ALIAS) or []
+        section[exceptions.key] = [*modules, *exceptions.modules]
+        text = text[:begin] + json.dumps(section, indent=2) + text[end:]
+    return text
+
+
+def _span(text: str, member: _Member) -> tuple[int, int]:
+    """Return where a member begins and ends, without the spaces around it."""
+    begin, end = member.sign_before[1], member.sign_after[0]
+    inside = text[begin:end]
+    return end - len(inside.lstrip()), begin + len(inside.rstrip())
+
+
+# With quantisation
+
+
+class QuantizedConfig(Config):
+    """A `config.json` that states how the weights of its model are quantised.
+
+    `statements` are what states it; None if nothing of it changes.
+
+    OSError: it cannot be read.
+    """
+
+    def __init__(
+        self, statement: ComponentStatement, label: str, statements: Statements | None
+    ) -> None:
+        super().__init__(statement, label)
+        self._statements = statements
+        self._is_rewritten = statements is not None
+
+    def following(self, rows: Sequence[CastRow]) -> str | None:
+        """Return the text with the sections at its end; None if it is to stay.
+
+        Its dtype follows what a map casts beside the weights, as in a cast.
+        """
+        text = super().following([row for row in rows if row.decided_by != DTYPE])
+        if self._statements is None or not self._text:
+            return text
+        old_text = self._text
+        text = text or old_text
+        if self._statements.edit is not None:
+            text = self._statements.edit(text)
+        else:
+            text = without_quantization(text)
+            if self._statements.sections:
+                text = _with_sections(text, self._statements.sections)
+        return None if text == old_text else text
+
+
+def _with_sections(text: str, sections: Mapping[str, object]) -> str:
+    end = text.rindex("}")
+    head, tail = text[:end].rstrip(), text[end:]
+    comma = "" if head.endswith("{") else ","
+    members = json.dumps(sections, indent=2)[2:-2]
+    return f"{head}{comma}\n{members}\n{tail}"

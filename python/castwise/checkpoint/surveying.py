@@ -300,7 +300,7 @@ def survey_tensors(
     for component in source.components:
         tensors_of_shards, model = (
             StoredTensors(component.shards),
-            component_model(source, component),
+            component_model(component),
         )
         for shard in component.shards.values():
             with tensors_of_shards.open_files([shard]):

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from castwise._core import finfo, formats
+from castwise._options import SAFETENSORS
 from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
 from castwise.checkpoint.planning.written_schemes import scheme_beside, written_schemes
 from castwise.checkpoint.results.report import FINDINGS as KINDS
@@ -18,7 +19,6 @@ from castwise.text.brief import counted
 _WIDER = "a wider format"
 # Of the formats of 16 bits the one of the least range, which bfloat16 does not share.
 _NARROW = "float16"
-_SAFETENSORS = ".safetensors"
 _MATRIX_AXES = 2
 
 # For each kind of finding: what one value did, what several did, and what to do about it; options
@@ -144,7 +144,7 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
         return None
     if row.target == _NARROW:
         return f"castwise cast {paths} --dtype {_widest(finfo(_NARROW).bits)} --overwrite"
-    is_written = summary.destination.endswith(_SAFETENSORS) or row.shard is not None
+    is_written = summary.destination.endswith(SAFETENSORS) or row.shard is not None
     if row.target is None or len(row.shape) != _MATRIX_AXES or not is_written:
         return None
     scheme = scheme_beside(finfo(row.target).name)

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 from castwise.text.wording import argument
 
+# The keys under which a model, or a part of one, states its dtype; the first counts.
+DTYPE_KEYS = ("dtype", "torch_dtype")
 ROLES = (
     "linear",
     "experts",
@@ -286,10 +288,21 @@ def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return config
 
 
+def text_parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a configuration, and that of the text of a model which reads more."""
+    return config, _part(config, "text_config")
+
+
+def stated_dtype(config: Mapping[str, Any]) -> str | None:
+    """Return the dtype that a `config.json` states of the model or its text; None without one."""
+    dtypes = (part.get(key) for part in text_parts(config) for key in DTYPE_KEYS)
+    return next((text.removeprefix("torch.") for text in dtypes if isinstance(text, str)), None)
+
+
 def _ties(config: Mapping[str, Any], path: str) -> bool | None:
     """Return whether a part of a configuration ties embeddings; None if it does not say so."""
-    part = _part(config, path)
-    tie = part.get("tie_word_embeddings", _part(part, "text_config").get("tie_word_embeddings"))
+    part, text = text_parts(_part(config, path))
+    tie = part.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     return tie if isinstance(tie, bool) else None
 
 

@@ -15,6 +15,7 @@ from castwise.models.architecture import (
     Parameter,
     fill_numbers,
     find_architecture,
+    text_parts,
 )
 from castwise.models.engines import EngineRules, find_engines
 
@@ -106,9 +107,8 @@ class Model:
 
     @cached_property
     def _hidden_sizes(self) -> list[Any]:
-        text = self._config.get("text_config")
-        sections = [self._config, text if isinstance(text, Mapping) else {}]
-        return [section["hidden_size"] for section in sections if "hidden_size" in section]
+        parts = text_parts(self._config)
+        return [part["hidden_size"] for part in parts if "hidden_size" in part]
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""

@@ -39,7 +39,7 @@ def parse_bytes(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
     try:
         if path.suffix.lower() == _TOML:
             return _parse_toml(text)
-        return json.loads(text, object_pairs_hook=_without_duplicates)
+        return json.loads(text, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
         raise ValueError(f"{path}: {error}") from error
 
@@ -72,7 +72,8 @@ def _decode(data: bytes, path: Path) -> str:
         raise ValueError(f"{path} is not UTF-8 ({position}); save it as UTF-8") from error
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON, of which `json.loads` gives the members; each key stands once."""
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:

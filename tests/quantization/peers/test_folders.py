@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from castwise import checkpoint
+from castwise.quantization.producers.producer import Written
 from castwise.quantization.producers.registry import WRITTEN
-from castwise.quantization.producers.written import Written
 from producer_libraries import WRITERS, llama
 
 CT = "compressed-tensors"

@@ -9,8 +9,8 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.loading.check import loads_by_default
-from castwise.checkpoint.planning.stated_quantization import model_types, stated_dtype
 from castwise.checkpoint.planning.written_schemes import consumer_named
+from castwise.models.architecture import stated_dtype
 from castwise.quantization import Consumer
 from castwise.quantization.producers.consumers import Loading
 from castwise.quantization.producers.registry import known_recipe, producer_of_model
@@ -44,7 +44,7 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
     does not convert such a model to the form that it needs.
     """
     consumer = consumer_named(name)
-    types = {kind for kinds in model_types(source) for kind in kinds}
+    types = {kind for part in source.components for kind in part.statement.model_types}
     owners = (producer_of_model(kind) for kind in types)
     owner = next((producer.name for producer in owners if producer is not None), "")
     loads = {loading.recipe: loading for loading in consumer.loads}
@@ -68,7 +68,8 @@ def _dtype(source: Checkpoint) -> str | None:
     infos = source.tensors.values()
     formats = Counter(info.format for info in infos if info.kind == "float" and info.format)
     common = formats.most_common(1)
-    return stated_dtype(source) or (common[0][0] if common else None)
+    dtypes = (stated_dtype(component.statement.config) for component in source.components)
+    return next(filter(None, dtypes), common[0][0] if common else None)
 
 
 def _check_convertible(source: Checkpoint, consumer: Consumer, types: set[str]) -> None:

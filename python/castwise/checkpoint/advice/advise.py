@@ -18,7 +18,7 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise._numbers import is_real
-from castwise._options import ConsumerName, PathArgument, WrittenRecipe
+from castwise._options import SAFETENSORS, ConsumerName, PathArgument, WrittenRecipe
 from castwise.arrays.dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._candidates import (
@@ -68,7 +68,6 @@ _HEAD_BYTES = 96
 
 # A header of safetensors ends at a multiple of 8 bytes.
 _ALIGNMENT = 8
-_SAFETENSORS = ".safetensors"
 _NUMBERS = ("float", "int", "uint")
 _BESIDE = "files and headers"
 
@@ -457,7 +456,7 @@ def _importances(
 
 
 def _read_importance(path: Path) -> Mapping[str, Any]:
-    if path.suffix in {".npz", ".safetensors"}:
+    if path.suffix in {".npz", SAFETENSORS}:
         arrays: Mapping[str, Any] = load(path)
         return arrays
     try:
@@ -531,7 +530,7 @@ class _Size:
             nbytes_before,
             fixed_bytes,
             max(whole - nbytes_before, 0)
-            if all(path.suffix == _SAFETENSORS for path in paths)
+            if all(path.suffix == SAFETENSORS for path in paths)
             else 0,
             sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
             roles,

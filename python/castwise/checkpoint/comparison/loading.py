@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._options import ConsumerName
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -23,12 +22,12 @@ from castwise.checkpoint.loading.check import (
     unknown_tensors,
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
-from castwise.checkpoint.planning.checkpoint_model import checked_architecture, model_of
-from castwise.checkpoint.planning.stated_quantization import stated_of
+from castwise.checkpoint.planning.checkpoint_model import checked_architecture, component_model
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import consumer_named
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.models.architecture import Architecture
+from castwise.quantization.producers.stated import CONFIG
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.text.brief import brief, counted, shorten
@@ -168,7 +167,8 @@ def _check(
     source: Checkpoint, component: Component, consumer: str, parameters: Architecture | None
 ) -> LoadingCheck:
     """Check the model of one folder."""
-    tensors, configs, pairs, unreadable = stated_of(source, component)
+    statement = component.statement
+    tensors, pairs, configs = statement.tensors, statement.metadata, statement.configs
     place = component.place if source.is_folder else str(source.path)
     models = {
         model_format(source.suffix_of(reader))
@@ -183,8 +183,8 @@ def _check(
     unknown = ""
     known_count = len(tensors)
     config = configs.get(CONFIG)
-    if unreadable:
-        problems = [LoadingProblem("", unreadable[0], "correct it")]
+    if statement.unreadable:
+        problems = [LoadingProblem("", statement.unreadable[0], "correct it")]
     elif form_wanted is not None and model is form_wanted:
         architectures = [pairs.get("general.architecture", f"a {model.label} file")]
         problems = check_file(model, tensors, pairs)
@@ -200,7 +200,7 @@ def _check(
             f"it is a model of diffusers ({shorten(str(config['_class_name']), _LETTERS)}), and "
             "castwise has no rules of how it loads"
         )
-    elif (architecture := model_of(tensors, configs, parameters).architecture) is None:
+    elif (architecture := component_model(component, parameters).architecture) is None:
         unknown = (
             f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "
             "not checked"

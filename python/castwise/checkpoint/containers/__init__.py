@@ -10,7 +10,6 @@ from typing import BinaryIO
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._container import Container
-from castwise.checkpoint.containers._exclusion import excluded_by
 from castwise.checkpoint.containers._first_bytes import suffix_of_contents
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
@@ -24,6 +23,7 @@ from castwise.checkpoint.containers.registry import (
     suffixes,
 )
 from castwise.checkpoint.containers.whole_models import ModelFiles, WholeModelReader
+from castwise.checkpoint.files.entry_names import excluded_by
 from castwise.checkpoint.files.hub import absent_file, hub_path, offline_source
 from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.remote import is_remote

@@ -6,6 +6,7 @@ import re
 import struct
 from pathlib import Path
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint.containers.registry import STARTS
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.source_files import open_file, source_file
@@ -15,7 +16,7 @@ _COUNT = 512
 # A pickle of the number with which files of torch before 1.6 begin.
 _OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)
 
-_SAFETENSORS = re.compile(rb"(.{8})\{[\"} \n]", re.DOTALL)
+_HEADER = re.compile(rb"(.{8})\{[\"} \n]", re.DOTALL)
 # That of the safetensors library, which refuses longer ones.
 _MAX_HEADER_BYTES = 100_000_000
 
@@ -45,9 +46,9 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
         return _suffix_of_zip(first[_NAME : _NAME + length], suffix)
     if _OLD_TORCH.match(first):
         return ".pt"
-    header = _SAFETENSORS.match(first)
+    header = _HEADER.match(first)
     if header and int.from_bytes(header[1], "little") <= _MAX_HEADER_BYTES:
-        return ".safetensors"
+        return SAFETENSORS
     return None
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.statement import ComponentStatement
+from castwise.checkpoint.files.entry_names import exclusion
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Component:
     """The shards of one folder that belong together, which agree with their index."""
 
@@ -28,8 +30,14 @@ class Component:
     shards: Mapping[str, Reader]
     # For each shard, the tensors that the index expects in it.
     indexed: Mapping[str, tuple[str, ...]]
+    folder: Path  # where the files are that may state how its tensors are stored
     # False for an adapter beside its model, of which the configurations in the folder say nothing.
     has_config: bool = True
+
+    @cached_property
+    def statement(self) -> ComponentStatement:
+        """What states how its tensors are stored."""
+        return ComponentStatement(self.folder if self.has_config else None, self.shards)
 
     @property
     def place(self) -> str:
@@ -71,7 +79,7 @@ class Checkpoint:
     def of_file(cls, reader: Reader, suffix: str) -> Checkpoint:
         """Make the checkpoint of a single file, which is open."""
         name = reader.path.name
-        component = Component("", None, {}, {name: reader}, {name: ()})
+        component = Component("", None, {}, {name: reader}, {name: ()}, reader.path.parent)
         return cls(reader.path, [component], is_folder=False, suffix=suffix)
 
     def suffix_of(self, reader: Reader) -> str:
@@ -103,10 +111,6 @@ class Checkpoint:
     def path_of(self, component: Component) -> Path:
         """Return the path by which messages name a component."""
         return self.path / component.prefix if component.prefix else self.path
-
-    def config_folder(self, component: Component) -> Path:
-        """Return the folder whose configurations are those of a component."""
-        return self.path / component.prefix if self.is_folder else self.path.parent
 
     def check_names(self) -> None:
         """Refuse a tensor of the same name in a model and an adapter beside it."""

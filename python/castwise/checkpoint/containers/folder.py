@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, join_names
-from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
@@ -37,9 +36,10 @@ from castwise.checkpoint.containers.weight_files import (
     series_of,
     torch_forms,
 )
-from castwise.checkpoint.files.entry_names import check_name
+from castwise.checkpoint.files.entry_names import check_link, check_name, exclusion
 from castwise.checkpoint.files.remote import is_remote, list_store
 from castwise.checkpoint.files.source_files import read_file
+from castwise.text.parsed_files import without_duplicates
 
 PIPELINE = "model_index.json"
 # An index has a line of about 100 bytes for each tensor.
@@ -107,15 +107,6 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
     checkpoint = Checkpoint(path, components, is_folder=True, other_forms=frozenset(forms))
     checkpoint.check_names()
     return checkpoint
-
-
-def check_link(entry: Path) -> None:
-    """Refuse a link that leads nowhere: what it stands for would be lost unsaid."""
-    if entry.is_symlink() and not entry.exists():
-        raise CheckpointError(
-            f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
-            f"({exclusion()})"
-        )
 
 
 def new_index(component: Component, weight_map: Mapping[str, str], total_size: int) -> str:
@@ -194,6 +185,7 @@ def _open_component(
         index,
         {prefix + shard: reader for shard, reader in shards.items()},
         {prefix + shard: tensors for shard, tensors in tensors_of.items()},
+        folder,
     )
 
 
@@ -292,7 +284,7 @@ def _read_index(path: Path) -> dict[str, Any]:
     data = read_file(path, _MAX_INDEX_BYTES)
     try:
         text = data.decode()
-        index: dict[str, Any] = json.loads(text, object_pairs_hook=_without_duplicates)
+        index: dict[str, Any] = json.loads(text, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: the index is not JSON: {error}") from error
     weights = index.get("weight_map") if isinstance(index, dict) else None
@@ -301,13 +293,6 @@ def _read_index(path: Path) -> dict[str, Any]:
     if not isinstance(index.get("metadata", {}), dict):
         raise CheckpointError(f"{path}: the metadata of the index is not an object")
     return index
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        raise ValueError("a key stands twice")
-    return mapping
 
 
 def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

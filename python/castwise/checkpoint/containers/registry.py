@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._container import Container
 from castwise.environment.entry_points import entry_points_of, load_entry, package_of
@@ -28,7 +29,7 @@ _HDF5 = Container(
     assumes=True,
 )
 _BUILT_IN: Mapping[str, Container] = {
-    ".safetensors": Container(
+    SAFETENSORS: Container(
         "castwise.checkpoint.containers.safetensors:SafetensorsReader",
         "castwise.checkpoint.containers.safetensors:SafetensorsWriter",
         has_places=True,

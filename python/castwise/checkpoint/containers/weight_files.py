@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-INDEX_SUFFIX = ".safetensors.index.json"
+from castwise._options import SAFETENSORS
+
+INDEX_SUFFIX = f"{SAFETENSORS}.index.json"
 # Mistral's own files, beside those of transformers in the same folder.
 CONSOLIDATED = "consolidated"
 TORCH_SUFFIX = ".bin"
@@ -22,7 +24,6 @@ NOT_OF_THE_MODEL = (
 )
 """What a repository, transformers' Trainer, accelerate and DeepSpeed keep beside a model."""
 
-_SHARD_SUFFIX = ".safetensors"
 _FILE = re.compile(
     r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
     re.DOTALL,
@@ -38,7 +39,7 @@ _ADAPTER = re.compile(r"adapter_model(?:[.-].+)?", re.DOTALL)
 
 def is_safetensors(name: str) -> bool:
     """Return True for the name of a safetensors file."""
-    return name.endswith(_SHARD_SUFFIX)
+    return name.endswith(SAFETENSORS)
 
 
 def is_torch(name: str) -> bool:
@@ -65,11 +66,11 @@ def families(names: Sequence[str]) -> list[dict[str, str]]:
     for name in names:
         if (match := _FILE.fullmatch(name)) is not None:
             stem = match["stem"] + (match["variant"] or "")
-            if match["suffix"] == _SHARD_SUFFIX or _OF_TORCH.fullmatch(stem):
+            if match["suffix"] == SAFETENSORS or _OF_TORCH.fullmatch(stem):
                 family = _ADAPTER.fullmatch(stem) is not None, match["suffix"]
                 stems.setdefault(family, {})[name] = stem
     families_of_both = (
-        stems.get((is_adapter, _SHARD_SUFFIX)) or stems.get((is_adapter, TORCH_SUFFIX))
+        stems.get((is_adapter, SAFETENSORS)) or stems.get((is_adapter, TORCH_SUFFIX))
         for is_adapter in (False, True)
     )
     return [family for family in families_of_both if family]
@@ -132,4 +133,4 @@ def safetensors_name(path: str) -> str:
     if match is None or match["suffix"] != TORCH_SUFFIX:
         return path
     stem = re.sub(r"^pytorch_model(?![^.-])", "model", match["stem"])
-    return f"{folder}{slash}{stem}{_SHARD_SUFFIX}{match['index'] or ''}"
+    return f"{folder}{slash}{stem}{SAFETENSORS}{match['index'] or ''}"

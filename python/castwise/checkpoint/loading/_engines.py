@@ -18,6 +18,7 @@ from castwise.checkpoint.loading._view import IGNORE, View, leave, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.engines import EngineRules
 from castwise.quantization.producers.consumers import find_consumer
+from castwise.quantization.producers.stated import SECTIONS
 from castwise.text.wording import argument
 
 _LINEAR, _HEAD, _EMBEDDING = (
@@ -77,7 +78,7 @@ def _alike() -> str:
 def engine_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps vLLM or SGLang from loading a checkpoint."""
     engine = _ENGINES[view.consumer]
-    section = view.section("quantization_config", "compression_config")
+    section = view.section(*SECTIONS)
     method = section.get("quant_method")
     if method == "compressed-tensors":
         yield from _problems(view, _CompressedTensors(engine, section))

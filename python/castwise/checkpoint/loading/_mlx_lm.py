@@ -9,6 +9,7 @@ from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of
 from castwise.checkpoint.loading._view import View, leave, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.quantization.producers.stated import STATED_KEY
 
 # Roles whose classes have `to_quantized`.
 _QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
@@ -40,7 +41,7 @@ _WORD = 32
 
 def mlx_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
-    section = view.section("quantization", "quantization_config")
+    section = view.section("quantization", STATED_KEY)
     is_own = "group_size" in section and "quant_method" not in section
     is_gpt_oss = section.get("quant_method") == "mxfp4" and _type(view) == "gpt_oss"
     if not is_own and not is_gpt_oss:

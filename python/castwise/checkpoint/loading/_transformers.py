@@ -17,6 +17,7 @@ from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leav
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Parameter, expand_name
 from castwise.quantization.producers.layouts import BF16
+from castwise.quantization.producers.stated import SECTIONS
 
 # Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`).
 _SEQUENTIAL = ("llama4", "llama4_text")
@@ -32,7 +33,7 @@ _ELSEWHERE = "store the weights of each expert in a tensor of its own, or load i
 
 def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps transformers from loading a checkpoint."""
-    section = view.section("quantization_config", "compression_config")
+    section = view.section(*SECTIONS)
     method = section.get("quant_method")
     if method == "compressed-tensors":
         yield from _compressed_tensors(view, section)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from castwise.checkpoint.loading._compressed_tensors import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
 from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.models.architecture import stated_dtype, text_parts
 from castwise.models.engines import EngineRules, find_engines
+from castwise.quantization.producers.stated import STATED_KEY
 from castwise.text.wording import argument
 
 if TYPE_CHECKING:
@@ -54,32 +56,29 @@ class View:
         self.files = files or {}
         self.read = read
         self.modules = modules
-        text = config.get("text_config")
-        self._parts = (config, text if isinstance(text, Mapping) else {})
+        self._config = config
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return the first member of the configuration of these names, also of its text part."""
-        for part in self._parts:
+        for part in text_parts(self._config):
             for key in keys:
                 if isinstance(part.get(key), Mapping):
                     section = part[key]
-                    inner = section.get("quantization_config")
+                    inner = section.get(STATED_KEY)
                     return inner if isinstance(inner, Mapping) else section
         return {}
 
     def number(self, key: str) -> int | None:
         """Return a whole number of the configuration, or of its text part."""
-        for part in reversed(self._parts):
+        for part in reversed(text_parts(self._config)):
             if isinstance(part.get(key), int):
                 return int(part[key])
         return None
 
     def dtype(self) -> str | None:
         """Return the dtype in which the model is loaded by default."""
-        for part in self._parts:
-            for key in ("dtype", "torch_dtype"):
-                if isinstance(part.get(key), str):
-                    return str(part[key]).removeprefix("torch.")
+        if (dtype := stated_dtype(self._config)) is not None:
+            return dtype
         formats = Counter(
             info.format
             for module in self.modules

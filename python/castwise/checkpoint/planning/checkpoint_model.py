@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from castwise._options import PathArgument
 from castwise.arrays.dtype_map import DtypeMap
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.files.paths import checked_path
-from castwise.checkpoint.planning.stated_quantization import stated_of
 from castwise.checkpoint.results.report import KeptTensors, kept_tensors
 from castwise.models.architecture import Architecture, normalize_name, read_architecture
 from castwise.models.model import Model
+from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument
 
@@ -44,33 +43,20 @@ def architecture_option(architecture: Architecture | None) -> dict[str, str]:
     return {} if architecture is None else {"architecture": architecture.name}
 
 
-def model_of(
-    tensors: Iterable[TensorInfo],
-    configs: Mapping[str, Any],
-    architecture: Architecture | None = None,
-) -> Model:
-    """Return the model of a component, given its tensors and its parsed configurations.
+def component_model(component: Component, architecture: Architecture | None = None) -> Model:
+    """Return the model of a component.
 
     An architecture that a user gives is that of the components with tensors of its names.
 
     CheckpointError: the table of architectures is damaged.
     """
-    config = configs.get(CONFIG)
-    shapes = {info.name: info.shape for info in tensors}
+    shapes = {info.name: info.shape for info in component.statement.tensors}
     if architecture is not None and not any(map(architecture.find, shapes)):
         architecture = None
     try:
-        return Model(config if isinstance(config, dict) else {}, shapes, architecture)
+        return Model(component.statement.config, shapes, architecture)
     except ValueError as error:
         raise CheckpointError(str(error)) from error
-
-
-def component_model(
-    source: Checkpoint, component: Component, architecture: Architecture | None = None
-) -> Model:
-    """Return the model of a component of an opened checkpoint."""
-    tensors, configs, _, _ = stated_of(source, component)
-    return model_of(tensors, configs, architecture)
 
 
 def check_shapes(
@@ -146,7 +132,7 @@ class CheckpointModel:
 
     def __init__(self, source: Checkpoint, architecture: Architecture | None = None) -> None:
         self._models = {
-            component.prefix: component_model(source, component, architecture)
+            component.prefix: component_model(component, architecture)
             for component in source.components
         }
         self._shards = {component.prefix: [*component.shards] for component in source.components}

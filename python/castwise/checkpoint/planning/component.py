@@ -8,35 +8,77 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from castwise._core import PolicyMap
 from castwise._options import Arithmetic
-from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._config import Config, QuantizedConfig
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.interface import Reader
-from castwise.checkpoint.planning._derived_containers import derived_reader
-from castwise.checkpoint.planning.checkpoint_model import model_of
+from castwise.checkpoint.containers.keras import KerasReader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
+from castwise.checkpoint.containers.statement import ComponentStatement
+from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.derived_reader import (
     Derivation,
+    DerivedReader,
     DerivedTensor,
     ShardPlan,
     with_tensors,
 )
-from castwise.checkpoint.planning.encode.quantized_config import QuantizedConfig
-from castwise.checkpoint.planning.stated_quantization import found_in, not_indexed, stated_of
+from castwise.checkpoint.planning.stated_quantization import found_in, not_indexed
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.models.architecture import Architecture
 from castwise.models.model import Model
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers.configs import SECTIONS, Statement, statements, undecodable
+from castwise.quantization.producers.configs import Statement, statements, undecodable
+from castwise.quantization.producers.keras_layers import plain_model
+from castwise.quantization.producers.producer import Statements
+from castwise.quantization.producers.stated import SECTIONS
 from castwise.quantization.producers.stored_weight import Undecodable
-from castwise.quantization.producers.written import Statements
 from castwise.quantization.weights.decoding import Decoding, decoding
 from castwise.text.wording import about, given
+
+
+class DerivedShard(DerivedReader, SafetensorsReader):
+    """A shard that is a safetensors file: tensors that are not derived stay as they stand in it."""
+
+    def layout(self, name: str) -> StoredLayout:
+        """Return code, shape and tag of a tensor that is not derived."""
+        assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
+        return self._reader.layout(self.stored_name(name))
+
+
+class DerivedHdf5(DerivedReader, Hdf5Reader):
+    """A file that is HDF5: groups and attributes stay as they stand in it."""
+
+    def __init__(self, reader: Hdf5Reader, plan: ShardPlan) -> None:
+        super().__init__(reader, plan)
+        self.tree = reader.tree
+        self.left_out = frozenset(plan.left_out)
+
+
+class DerivedKeras(DerivedHdf5, KerasReader):
+    """A `.keras` file: all but its weights and its configuration stays."""
+
+    def __init__(self, reader: KerasReader, plan: ShardPlan) -> None:
+        super().__init__(reader, plan)
+        self.archive, self.members = reader.archive, reader.members
+        self.new_config = json.dumps(plain_model(reader.model()))
+
+
+def derived_reader(reader: Reader, plan: ShardPlan) -> DerivedReader:
+    """Make the reader that stands for a shard."""
+    if isinstance(reader, KerasReader):
+        return DerivedKeras(reader, plan)
+    if isinstance(reader, Hdf5Reader):
+        return DerivedHdf5(reader, plan)
+    reader_type = DerivedShard if isinstance(reader, SafetensorsReader) else DerivedReader
+    return reader_type(reader, plan)
+
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,7 +89,7 @@ class SourceComponent:
     """One component as it is read: its tensors, what states how they are stored, and its model.
 
     `prefix`: the folder of the component in the checkpoint, with a slash at its end.
-    `tensors`, `configs`: what it holds, and the parsed configurations by name.
+    `tensors`, `statement`: what it holds, and what states how that is stored.
 
     CheckpointError: its statements cannot be read, or contradict each other; or the index leaves
     tensors out.
@@ -68,11 +110,12 @@ class SourceComponent:
         self._architecture = architecture
         # What refusals and warnings call it.
         self.path = source.path_of(component)
-        self.tensors, self.configs, self._pairs, unreadable = stated_of(source, component)
-        if unreadable:
+        self.statement = component.statement
+        self.tensors = self.statement.tensors
+        if unreadable := self.statement.unreadable:
             raise self.refusal(f"{statement_text} cannot be read: {unreadable[0]}")
         # What of it is quantised; None if nothing is.
-        self.quantization = found_in(component, self.tensors, self.configs, self._pairs)
+        self.quantization = found_in(component)
         if self.quantization is not None or derivation != "decode":
             reason = not_indexed(component)
             if reason is not None:
@@ -86,12 +129,12 @@ class SourceComponent:
     @cached_property
     def model(self) -> Model:
         """What its tensors are."""
-        return model_of(self.tensors, self.configs, self._architecture)
+        return component_model(self.component, self._architecture)
 
     @cached_property
     def statements(self) -> list[Statement]:
         """What is stated of the quantisation."""
-        return statements(self.configs, self._pairs)
+        return statements(self.statement.configs, self.statement.metadata)
 
     def is_matrix(self, info: TensorInfo) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
@@ -174,9 +217,9 @@ class Derived:
     schemes: Collection[str] = ()  # those of its weights as they are to be stored
     # Returns the metadata of a shard without what states how it was
     metadata: Callable[[Reader], dict[str, str]] = attrgetter("metadata")
-    # Reads its `config.json`, which follows the tensors, given the path and what warnings call
-    # it; None if the sections of `statements` take the place of others
-    config: Callable[[Path, str], Config] | None = None
+    # Returns its `config.json`, which follows the tensors, given what warnings call it; None if the
+    # sections of `statements` take the place of others
+    config: Callable[[ComponentStatement, str], Config] | None = None
     warnings: Sequence[str] = ()  # what is said of it
 
     @property
@@ -189,16 +232,15 @@ class Derived:
         """What of the source is quantised; None if nothing is."""
         return self.source.quantization
 
-    def read_config(self, path: Path, label: str) -> Config:
-        """Read the `config.json` that follows the tensors; `label` is what warnings call it."""
+    def new_config_file(self, label: str) -> Config:
+        """Return the `config.json` that follows the tensors; `label` is what warnings call it."""
         if self.config is not None:
-            return self.config(path, label)
-        return QuantizedConfig(path, label, self.statements)
+            return self.config(self.source.statement, label)
+        return QuantizedConfig(self.source.statement, label, self.statements)
 
     def new_config(self, statements: Statements) -> dict[str, Any]:
         """Return the parsed `config.json` that states how the tensors are stored."""
-        config = self.source.configs.get(CONFIG)
-        config = config if isinstance(config, dict) else {}
+        config = self.source.statement.config
         if statements.edit is not None:
             section: dict[str, Any] = json.loads(statements.edit(json.dumps(config)))
             return section

@@ -7,20 +7,21 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from castwise.arrays.dtype_map import DTYPE, DtypeMap
-from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.whole_models import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning.written_schemes import loading_warning
 from castwise.checkpoint.results.report import KeptTensors
-from castwise.quantization.producers.written import Statements
+from castwise.quantization.producers.producer import Statements
+from castwise.quantization.producers.stated import CONFIG
 
 _LOGGER = logging.getLogger(__name__)
 # The consumer that warnings are about where nobody says who loads the result.
@@ -88,11 +89,11 @@ class DerivedCheckpoint:
 
         return [plan_tensor(info) for info in tensors]
 
-    def config(self, path: Path, label: str) -> Config:
-        """Read a `config.json` that follows the tensors; `label` is its path in the checkpoint."""
+    def config(self, _statement: ComponentStatement, label: str) -> Config:
+        """Return the `config.json` at the path `label`, which follows the tensors."""
         prefix = label.removesuffix(CONFIG)
         plans = (plan for plan in self.plans if plan.source.component.has_config)
-        return next(plan for plan in plans if plan.prefix == prefix).read_config(path, label)
+        return next(plan for plan in plans if plan.prefix == prefix).new_config_file(label)
 
     def files_to_add(self) -> dict[str, str]:
         """Return the files to add to a folder, by path."""

@@ -6,25 +6,17 @@ shapes do.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from castwise.checkpoint._config import CONFIG, MAX_CONFIG_BYTES
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.containers.folder import check_link
 from castwise.checkpoint.containers.whole_models import WholeModelReader
-from castwise.checkpoint.files.source_files import read_file
 from castwise.models.model import Model
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers.configs import MODEL
 from castwise.quantization.producers.found import add_prefix, join_components
-from castwise.quantization.producers.registry import CONFIGS
 from castwise.quantization.producers.typed_tensors import quantization_by_types
 from castwise.quantization.weights.recognition import recognize
 from castwise.text.wording import argument, function
@@ -37,7 +29,7 @@ def quantization_of(source: Checkpoint) -> Quantization | None:
     quantizations = [
         add_prefix(quantization, component.prefix)
         for component in source.components
-        if (quantization := _of_component(source, component)) is not None
+        if (quantization := _of_component(component)) is not None
     ]
     return join_components(quantizations) if quantizations else None
 
@@ -73,7 +65,7 @@ def refuse_changes(
             for tensor in plans[shard]
             if tensor.target is not None and tensor.target != tensor.info.format
         }
-        quantization = _of_component(source, component) if new_formats else None
+        quantization = _of_component(component) if new_formats else None
         if (stale := stale_statement(source, quantization)) is not None:
             _LOGGER.warning(
                 "%s: no weight is quantised, and %s stays, which states it: %s removes that",
@@ -96,31 +88,26 @@ def refuse_changes(
             )
 
 
-def _of_component(source: Checkpoint, component: Component) -> Quantization | None:
-    tensors, configs, pairs, unreadable = stated_of(source, component)
-    quantization = found_in(component, tensors, configs, pairs)
-    if not unreadable:
+def _of_component(component: Component) -> Quantization | None:
+    quantization = found_in(component)
+    if not (unreadable := component.statement.unreadable):
         return quantization
     return replace(quantization or Quantization(), unreadable=unreadable)
 
 
-def found_in(
-    component: Component,
-    tensors: Sequence[TensorInfo],
-    configs: Mapping[str, Any],
-    pairs: Mapping[str, str],
-) -> Quantization | None:
-    """Return what of a component is quantised, given what `stated_of` returns."""
+def found_in(component: Component) -> Quantization | None:
+    """Return what of a component is quantised."""
+    statement = component.statement
     if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
-        return quantization_by_types(tensors, component.prefix)
+        return quantization_by_types(statement.tensors, component.prefix)
+    configs, metadata = statement.configs, statement.metadata
     try:
-        quantization = recognize(tensors, configs, pairs)
+        quantization = recognize(statement.tensors, configs, metadata)
         if quantization is not None and any(weight.foreign for weight in quantization.weights):
             # Buffers of the model, as those of I-BERT, may be beside a weight.
-            config, shapes = configs.get(CONFIG), {info.name: info.shape for info in tensors}
-            model = Model(config if isinstance(config, dict) else {}, shapes)
-            others = [info for info in tensors if model.role(info.name) != "buffer"]
-            quantization = recognize(others, configs, pairs)
+            model = Model(statement.config, {info.name: info.shape for info in statement.tensors})
+            others = [info for info in statement.tensors if model.role(info.name) != "buffer"]
+            quantization = recognize(others, configs, metadata)
     except ValueError as error:
         where = component.prefix or "the checkpoint"
         raise CheckpointError(f"{where} is quantised as nothing here can tell: {error}") from error
@@ -141,31 +128,6 @@ def not_indexed(component: Component) -> str | None:
         ),
         None,
     )
-
-
-def stated_of(
-    source: Checkpoint, component: Component
-) -> tuple[list[TensorInfo], dict[str, Any], dict[str, str], tuple[str, ...]]:
-    """Return what a component holds and what is stated of it.
-
-    That is its tensors, the parsed configurations beside them by name, its metadata, and the
-    configurations that cannot be read.
-    """
-    tensors: list[TensorInfo] = []
-    pairs: dict[str, str] = {}
-    for reader in component.shards.values():
-        tensors.extend(reader.tensors.values())
-        pairs = {**reader.metadata, **pairs}
-    configs, unreadable = (
-        _configs(source.config_folder(component)) if component.has_config else ({}, ())
-    )
-    for reader in component.shards.values():
-        try:
-            if (layers := reader.stated()) is not None:
-                configs[MODEL] = layers
-        except (CheckpointError, ValueError, RecursionError) as error:
-            unreadable = (*unreadable, f"its config.json: {error}")
-    return tensors, configs, pairs, unreadable
 
 
 def _changed_text(quantization: Quantization, new_formats: Mapping[str, str]) -> str | None:
@@ -208,62 +170,3 @@ def _weight_text(weight: QuantizedWeight) -> str:
     scale = "" if weight.scale is None else f" with the scale {weight.scale!r}"
     scheme = weight.scheme or "an unknown scheme"
     return f"the payload {weight.payload!r} is {scheme}{block} ({producers}){scale}"
-
-
-def model_types(source: Checkpoint) -> list[set[str]]:
-    """Return the types that the `config.json` of each component states, of the model and its text.
-
-    A component whose file states none, or that has no such file, is left out.
-    """
-    types_of_components = []
-    for component in source.components:
-        config = _configs(source.config_folder(component))[0].get(CONFIG)
-        sections = [config, config.get("text_config")] if isinstance(config, dict) else []
-        types = [section.get("model_type") for section in sections if isinstance(section, dict)]
-        types_of_components.append({kind for kind in types if isinstance(kind, str)})
-    return [types for types in types_of_components if types]
-
-
-def stated_dtype(source: Checkpoint) -> str | None:
-    """Return the dtype that a `config.json` states of the model or its text; None without one."""
-    for component in source.components:
-        config = _configs(source.config_folder(component))[0].get(CONFIG)
-        sections = [config, config.get("text_config")] if isinstance(config, dict) else []
-        for section in sections:
-            for key in ("dtype", "torch_dtype"):
-                if isinstance(section, dict) and isinstance(section.get(key), str):
-                    return str(section[key]).removeprefix("torch.")
-    return None
-
-
-def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parse the files of a folder that may state how its tensors are quantised.
-
-    Those that cannot be read are returned beside them, each with the reason.
-    """
-    configs: dict[str, Any] = {}
-    unreadable = []
-    for name in CONFIGS:
-        path = folder / name
-        try:
-            check_link(path)
-            if path.is_file():
-                configs[name] = _parse(path)
-        except (CheckpointError, OSError, ValueError, RecursionError) as error:
-            unreadable.append(f"{name}: {error}")
-    return configs, tuple(unreadable)
-
-
-def _parse(path: Path) -> Any:  # noqa: ANN401  (of JSON)
-    text = read_file(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
-    return json.loads(text, parse_int=_integer)
-
-
-def _integer(digits: str) -> int:
-    try:
-        return int(digits)
-    except ValueError as error:  # it would take too long
-        raise ValueError(
-            f"{digits[:9]}... is a whole number of {len(digits):,} digits, which nothing means; "
-            "remove it or mend it"
-        ) from error

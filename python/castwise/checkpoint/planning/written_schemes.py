@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
 from castwise._core import finfo
@@ -11,8 +11,14 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.loading.check import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
 from castwise.quantization.producers.consumers import find_consumer
-from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, known_recipe
-from castwise.quantization.producers.written import Encoding, Written
+from castwise.quantization.producers.producer import EncodedModules, Encoding, Statements, Written
+from castwise.quantization.producers.registry import (
+    CONVERTED_TO,
+    SEVERAL,
+    WRITTEN,
+    find_recipe,
+    known_recipe,
+)
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import argument, given
 
@@ -216,3 +222,31 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
             f"{argument('block')} {block[0]}x{block[1]} is not one of {row.scheme}; use {text}"
         )
     return Encoding(row, block)
+
+
+def statements(
+    encodings: Mapping[str, Encoding],
+    plain_modules: Sequence[str],
+    *,
+    inputs: bool = False,
+    embeddings: frozenset[str] = frozenset(),
+) -> Statements:
+    """Return what states how modules are stored, given those that are kept.
+
+    `inputs` says that there are scales of their inputs, too; `embeddings` are those of the modules
+    that are no linear layers.
+
+    CheckpointError: the producer cannot state several schemes in one checkpoint.
+    """
+    recipe = next(iter(encodings.values())).written.recipe
+    distinct = list(dict.fromkeys(encodings.values()))
+    if len(distinct) > 1 and recipe not in SEVERAL:
+        names = ", ".join(dict.fromkeys(encoding.written.scheme for encoding in distinct))
+        raise CheckpointError(
+            f"{given('recipe', recipe)} states one scheme for a whole checkpoint, not "
+            f"{names}; leave one "
+            f"({argument('ignore')}), or use {', '.join(SEVERAL)}"
+        )
+    write = find_recipe(recipe).writing.write
+    assert write is not None, "by `written`"  # noqa: S101
+    return write(EncodedModules(encodings, plain_modules, inputs, embeddings))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container, open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -25,7 +26,6 @@ from castwise.checkpoint.requests._planned import (
     plain_values,
 )
 from castwise.checkpoint.requests.options import (
-    SAFETENSORS,
     Dequantize,
     Quantize,
     Request,

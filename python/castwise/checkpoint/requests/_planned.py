@@ -14,6 +14,7 @@ from castwise._core import finfo
 from castwise.checkpoint._config import Config
 from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
 from castwise.checkpoint.results.preview import CastPlan
@@ -102,7 +103,7 @@ def new_writer(source: Checkpoint, destination: Path, output: OutputOptions) -> 
 
 
 def output_options(
-    request: Request, run: Run, config: Callable[[Path, str], Config] | None
+    request: Request, run: Run, config: Callable[[ComponentStatement, str], Config] | None
 ) -> OutputOptions:
     """Return how the destination is written; `config` makes config.json follow the tensors."""
     limit = shard_bytes(request.max_shard_size)

@@ -13,6 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from castwise._options import (
+    SAFETENSORS,
     Arithmetic,
     Block,
     ConsumerName,
@@ -37,7 +38,6 @@ from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.registry import TYPED
 from castwise.text.wording import argument, check_switch
 
-SAFETENSORS = ".safetensors"
 _Kind = TypeVar("_Kind")
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import container_of, has_places, new_writer
 from castwise.checkpoint.containers.checkpoint import Component
@@ -22,8 +23,6 @@ from castwise.checkpoint.files.replacing import folder_of
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._conversion import Conversion, row_of
-
-_SUFFIX = ".safetensors"
 
 # A file, and what becomes of those of its tensors that go into one target.
 Source = tuple[Reader, list[Planned]]
@@ -87,7 +86,7 @@ class OutputFile:
 
     def check_codes(self) -> None:
         """CheckpointError naming the first tensor that safetensors could only hold as bytes."""
-        if container_of(Path(self.name)) == _SUFFIX:
+        if container_of(Path(self.name)) == SAFETENSORS:
             for reader, plans in self.sources:
                 check_codes(plans, keeps=isinstance(reader, SafetensorsReader))
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Component
@@ -25,7 +26,6 @@ from castwise.checkpoint.running._output_files import (
 from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
-_SUFFIX = ".safetensors"
 # What the names of the files begin with that transformers, diffusers and peft load.
 _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
 
@@ -76,7 +76,7 @@ def divide(
     # Shards are named as transformers does it, after the files that they come from; if that
     # `is_file` without a folder, and of a name that no library loads, "model".
     stem, variant = _stem(component, is_file=is_file)
-    whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, plans_of_shards, options)
+    whole = one_file(f"{stem}{variant}{SAFETENSORS}", component.shards, plans_of_shards, options)
     writer = SafetensorsWriter(io.BytesIO(), whole.plans, {}, joined_source(whole))
     shards: list[list[Source]] = []
     shard: list[Source] = []
@@ -103,10 +103,12 @@ def divide(
         [f"-{number:05d}-of-{count:05d}" for number in range(1, count + 1)] if count > 1 else [""]
     )
     targets = [
-        replace(whole, name=f"{component.prefix}{stem}{variant}{suffix}{_SUFFIX}", sources=sources)
+        replace(
+            whole, name=f"{component.prefix}{stem}{variant}{suffix}{SAFETENSORS}", sources=sources
+        )
         for suffix, sources in zip(suffixes, shards, strict=True)
     ]
-    index_name = f"{component.prefix}{stem}{_SUFFIX}.index{variant}.json" if count > 1 else None
+    index_name = f"{component.prefix}{stem}{SAFETENSORS}.index{variant}.json" if count > 1 else None
     return OutputComponent(component, targets, index_name, is_divided=True)
 
 
@@ -114,7 +116,7 @@ def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
     """Return what the names of the files begin with, and the variant with a dot before it."""
     file_name = component.index_name or next(iter(component.shards))
     file_name = safetensors_name(file_name[len(component.prefix) :])
-    stem, _, ending = file_name.rpartition(f"{_SUFFIX}.index")
+    stem, _, ending = file_name.rpartition(f"{SAFETENSORS}.index")
     if stem:
         return stem, ending.removesuffix(".json")
     stem = _NUMBERED.sub("", file_name.rpartition(".")[0])

@@ -14,7 +14,7 @@ from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
+from castwise.checkpoint.containers.folder import PIPELINE, walk
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.weight_files import (
@@ -22,6 +22,7 @@ from castwise.checkpoint.containers.weight_files import (
     holds_weights,
     is_safetensors,
 )
+from castwise.checkpoint.files.entry_names import check_link
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.replacing import new_file, sync_folder
 from castwise.checkpoint.files.source_files import open_file

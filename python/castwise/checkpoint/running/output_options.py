@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._config import Config
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.running.other_files import Patterns
 
 
@@ -27,7 +27,7 @@ class OutputOptions:
     resumable: bool
     resume: bool
     # What makes config.json follow the tensors; None to leave it as it is.
-    config: Callable[[Path, str], Config] | None
+    config: Callable[[ComponentStatement, str], Config] | None
     # Files to add, with their texts, by their paths in the folder.
     files_to_add: Mapping[str, str] = field(default_factory=dict)
     # Whether config.json will state otherwise how weights are stored.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import are_alike, check_store, container_of
@@ -35,7 +36,6 @@ from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
 _NPY, _NPZ = ".npy", ".npz"
-_SAFETENSORS = ".safetensors"
 
 
 class ToFile:
@@ -56,7 +56,7 @@ class ToFile:
                 f"{argument('max_shard_size')} for shards"
             )
         is_npy = source.suffix == _NPY  # which becomes no folder
-        suffix = _NPY if is_npy else _SAFETENSORS
+        suffix = _NPY if is_npy else SAFETENSORS
         shards = f", or give {argument('max_shard_size')} for a folder of shards"
         container = container_of(
             destination,
@@ -204,7 +204,7 @@ class ToFile:
     def _tell_others(self, names: Sequence[str]) -> None:
         """Warn of files that the one file does not have."""
         if names:
-            contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
+            contents = "tensors" if container_of(self._destination) == SAFETENSORS else "model"
             _LOGGER.warning(
                 "%s has the %s alone, not %s", self._destination, contents, join_names(names)
             )
@@ -232,7 +232,7 @@ def check_container(reader: Reader, suffix: str, destination: Path) -> None:
 
 def _only_component(folder: Checkpoint, destination: Path) -> Component:
     container = container_of(destination)
-    if container != _SAFETENSORS and container not in WHOLE_MODELS:
+    if container != SAFETENSORS and container not in WHOLE_MODELS:
         raise CheckpointError(
             f"{folder.path} is a folder, which can become a folder or one .safetensors file, "
             f"not {destination}"

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -47,6 +47,7 @@ from castwise.checkpoint.running.journal import (
 from castwise.checkpoint.running.other_files import OtherFiles, check_length
 from castwise.checkpoint.running.output_options import OutputOptions
 from castwise.checkpoint.running.to_file import check_container, refuse_patterns
+from castwise.quantization.producers.stated import CONFIG
 from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
@@ -87,14 +88,14 @@ class ToFolder:
                     refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
             if (new_config := output.config) is not None:
-                labels = [
-                    component.prefix + CONFIG
+                statements = {
+                    component.prefix + CONFIG: component.statement
                     for component in source.components
                     if component.has_config
-                ]
+                }
                 self._configs = {
-                    label: new_config(source.path / label, label)
-                    for label in labels
+                    label: new_config(statement, label)
+                    for label, statement in statements.items()
                     if not patterns.excludes(label)
                 }
         else:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
 from castwise.quantization.producers.geometry import ceil_div, grid_of_scales
 from castwise.quantization.producers.layouts import E4M3, E8M0, GLOBAL
+from castwise.quantization.producers.lazy import LazyArray
 
 _BYTE = 8
 _WORD_BITS = 32

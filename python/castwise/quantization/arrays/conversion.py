@@ -22,12 +22,11 @@ from castwise.quantization.arrays.named_parts import named_parts
 from castwise.quantization.arrays.views import (
     Array,
     Views,
-    dtype_of,
     geometry,
     scale_dtype,
     views_of,
 )
-from castwise.quantization.producers.layouts import E4M3, E8M0
+from castwise.quantization.producers.layouts import E4M3, E8M0, dtype_of
 
 DATA, SCALES, ZEROS = "data", "scale", "zero point"
 _BIAS, _NAN = 127, 255
@@ -202,22 +201,15 @@ class PowerRange:
         is_nan = powers == _NAN
         if self.nan is None and is_nan.any():
             self.nan = at(int(np.argmax(is_nan)))
-        exponents = powers.astype(np.int16) - _BIAS
-        low = np.where(lives, exponents, _NAN)
-        high = np.where(lives, exponents, -_NAN)
         if not lives.any():
             return
-        for which, index, pick in (
-            ("lowest", int(np.argmin(low)), min),
-            ("highest", int(np.argmax(high)), max),
-        ):
-            candidate = int(exponents.reshape(-1)[index]), at(index)
-            extreme = getattr(self, which)
-            setattr(
-                self,
-                which,
-                candidate if extreme is None else pick(extreme, candidate, key=itemgetter(0)),
-            )
+        exponents = powers.astype(np.int16) - _BIAS
+        low = int(np.argmin(np.where(lives, exponents, _NAN)))
+        high = int(np.argmax(np.where(lives, exponents, -_NAN)))
+        lowest, highest = ((int(exponents.flat[index]), at(index)) for index in (low, high))
+        # Of equal ones the first counts.
+        self.lowest = min(self.lowest or lowest, lowest, key=itemgetter(0))
+        self.highest = max(self.highest or highest, highest, key=itemgetter(0))
 
 
 def common_power(ranges: Mapping[str, PowerRange]) -> int:
@@ -230,21 +222,12 @@ def common_power(ranges: Mapping[str, PowerRange]) -> int:
     for name, power_range in ranges.items():
         if power_range.nan is not None:
             raise ValueError(f"tensor {name!r}: the scale of the block at {power_range.nan} is NaN")
-    lows = {
-        name: power_range.lowest
-        for name, power_range in ranges.items()
-        if power_range.lowest is not None
-    }
-    highs = {
-        name: power_range.highest
-        for name, power_range in ranges.items()
-        if power_range.highest is not None
-    }
+    lows = [(*each.lowest, name) for name, each in ranges.items() if each.lowest]
+    highs = [(*each.highest, name) for name, each in ranges.items() if each.highest]
     if not lows:
         return 0
-    low = min(lows, key=lambda name: lows[name][0])
-    high = max(highs, key=lambda name: highs[name][0])
-    (least, where), (most, other) = lows[low], highs[high]
+    least, where, low = min(lows, key=itemgetter(0))
+    most, other, high = max(highs, key=itemgetter(0))
     if most - least > _SPREAD:
         raise ValueError(
             f"tensor {low!r}: the block at {where} has the scale 2^{least}, and the one at {other} "

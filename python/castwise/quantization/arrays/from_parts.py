@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._checks import faults
-from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
 from castwise.quantization.producers.geometry import MATRIX, codes_of_block, codes_of_container
@@ -28,8 +27,8 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Storage,
 )
-from castwise.quantization.producers.matching import Match, match_layout
-from castwise.quantization.producers.names import name_part
+from castwise.quantization.producers.lazy import LazyArray
+from castwise.quantization.producers.names import Match, match_layout, name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme, may_hold, schemes

@@ -17,11 +17,18 @@ from castwise.quantization.arrays.views import (
     Array,
     StoredArray,
     Views,
-    dtype_of,
     geometry,
     views_of,
 )
-from castwise.quantization.producers.layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
+from castwise.quantization.producers.layouts import (
+    GLOBAL,
+    OTHER,
+    SCALE,
+    ZERO,
+    Layout,
+    Part,
+    dtype_of,
+)
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe, written_layout
@@ -206,7 +213,7 @@ def marker_of(views: Views) -> Array | None:
 def _state(q: StoredArray, views: Views) -> Array:
     """Write what bitsandbytes stores beside codes of 4 bits."""
     state: dict[str, Any] = {
-        "quant_type": q.scheme.removeprefix("bnb_"),
+        "quant_type": q.scheme.rpartition("_")[2],
         "blocksize": views.block[1],
         "dtype": np.dtype(ml_dtypes.bfloat16).name,
         "shape": list(views.shape),

@@ -163,7 +163,7 @@ def quantize_slab(
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size:
         return _planned_and_made(x, request, amax, threads)[0]
-    return _encode_array(x, _known_plan(*request), amax, threads)
+    return _encode(x, _known_plan(*request), amax, threads)
 
 
 def _planned_and_made(
@@ -176,23 +176,13 @@ def _planned_and_made(
     if not array.size and plan.block == (0, 0):
         return _of_nothing(array, plan, request, amax), plan
     largest = None if amax is None else magnitude(amax)
-    return _encode_array(array, plan, largest, threads), plan
-
-
-def _encode_array(
-    array: Array, plan: _Plan, amax: float | None, threads: int | None
-) -> QuantizedArray:
-    for encoder in plan.encoders if amax is None else ():
-        parts = encoder.encode(array, threads)
-        if parts is not None:
-            return _result(plan, *parts)
-    return _encode(array, plan, amax, threads)
+    return _encode(array, plan, largest, threads), plan
 
 
 def _near_one(
     plan: _Plan, amax: float | None, threads: int | None, array: Array, factor: float
 ) -> QuantizedArray:
-    return _encode_array(array, plan, None if amax is None else amax * factor, threads)
+    return _encode(array, plan, None if amax is None else amax * factor, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,7 +347,10 @@ def _allowed_block(
 
 
 def _encode(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
-    """Allocate the parts and have the core fill them."""
+    """Have the core fill the parts: those that it allocates, once such an array was encoded."""
+    for known_encoder in plan.encoders if amax is None else ():
+        if (arrays := known_encoder.encode(x, threads)) is not None:
+            return _result(plan, *arrays)
     views, scheme, grid = plan.views, plan.scheme, plan.grid
     data, stored_scale, stored_bias = _allocate_parts(plan)
     weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
@@ -428,7 +421,7 @@ def core_encoding(
     if not _lies_alike(plan, views_of(q)):
         return False
     if x.size <= _SMALL:
-        reencoding = _encode_array(x, plan, amax, 1)
+        reencoding = _encode(x, plan, amax, 1)
         return all(
             (one is None and other is None)
             or (one is not None and other is not None and _have_same_bits(one, other))

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
-from castwise._core import finfo
 from castwise.quantization.arrays._arguments import block_pair
 from castwise.quantization.producers.geometry import (
     MATRIX,
@@ -27,21 +26,13 @@ from castwise.quantization.producers.geometry import (
     container_count,
     padded_shape,
 )
-from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage
+from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage, dtype_of
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import known_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme
 
 Array = NDArray[Any]
 _BYTE = 8
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype of a format that numpy has one for."""
-    dtype = finfo(name).dtype
-    if dtype is None:
-        raise TypeError(f"{name} has no numpy dtype.")
-    return dtype
 
 
 @dataclass(frozen=True, eq=False)

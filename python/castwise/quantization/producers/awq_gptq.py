@@ -8,9 +8,22 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization.producers._module_entries import module_values, tensors_of
-from castwise.quantization.producers.layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
-from castwise.quantization.producers.producer import Configuration, Producer, Transcoding
-from castwise.quantization.producers.shared_layouts import scale_part
+from castwise.quantization.producers.layouts import (
+    OF_WORD,
+    OTHER,
+    ZERO,
+    Layout,
+    Part,
+    Storage,
+    scale_part,
+)
+from castwise.quantization.producers.producer import (
+    INTEGERS,
+    Configuration,
+    Producer,
+    Transcoding,
+    same_schemes,
+)
 from castwise.quantization.producers.stated import (
     METHOD_KEYS,
     Describe,
@@ -18,7 +31,6 @@ from castwise.quantization.producers.stated import (
     integer_scheme,
 )
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
-from castwise.quantization.producers.written import INTEGERS, same_schemes
 
 _GPTQ_LAYOUT = Layout(
     "int_{}",

@@ -16,9 +16,9 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Part,
     Storage,
+    scale_part,
 )
 from castwise.quantization.producers.producer import Configuration, Marker, Producer
-from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import Stored, no_statements
 from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 

@@ -12,33 +12,35 @@ import numpy as np
 from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
+    FP8_SCALE,
+    INT8,
+    MXFP8,
+    NVFP4,
     OF_FP8,
     OF_I8,
     OF_U8,
     OTHER,
+    PRE,
     SCALE,
     ZERO,
     Layout,
     Part,
     Storage,
+    scale_part,
 )
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.producer import (
     Configuration,
+    EncodedModules,
     Marker,
     Producer,
+    Statements,
     Transcoding,
     Writing,
+    Written,
+    same_schemes,
 )
 from castwise.quantization.producers.schemes import Scheme
-from castwise.quantization.producers.shared_layouts import (
-    FP8_SCALE,
-    INT8,
-    MXFP8,
-    NVFP4,
-    PRE,
-    scale_part,
-)
 from castwise.quantization.producers.stated import (
     Describe,
     Stated,
@@ -47,13 +49,13 @@ from castwise.quantization.producers.stated import (
     parsed_object,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
-from castwise.quantization.producers.usual_rule import FLOAT_BITS, matrices, usual
-from castwise.quantization.producers.written import (
-    EncodedModules,
-    Statements,
-    Written,
-    same_schemes,
+from castwise.quantization.producers.stored_weight import (
+    FLOAT_BITS,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+    matrices,
+    usual,
 )
 
 _NAME = "comfy"

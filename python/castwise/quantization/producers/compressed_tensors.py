@@ -13,9 +13,14 @@ import numpy as np
 from castwise._core import PolicyMap
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
+    BYTES_LOW,
     E4M3,
+    FP8_SCALE,
     GLOBAL,
     I8,
+    INPUTS,
+    INT8,
+    MXFP8,
     OF_COUNTS,
     OF_E4M3,
     OF_E8M0,
@@ -29,33 +34,30 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Part,
     Storage,
-)
-from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
-from castwise.quantization.producers.shared_layouts import (
-    BYTES_LOW,
-    FP8_SCALE,
-    INPUTS,
-    INT8,
-    MXFP8,
     scale_part,
 )
+from castwise.quantization.producers.producer import (
+    INTEGERS,
+    MXFP4_TO_NVFP4,
+    Configuration,
+    EncodedModules,
+    Encoding,
+    Producer,
+    Statements,
+    Transcoding,
+    Writing,
+    Written,
+    in_section,
+    same_schemes,
+)
 from castwise.quantization.producers.stated import (
+    STATED_KEY,
     Describe,
     Stated,
     group_block,
     pair_of_sizes,
     positive_integer,
     unknown_key,
-)
-from castwise.quantization.producers.written import (
-    INTEGERS,
-    MXFP4_TO_NVFP4,
-    EncodedModules,
-    Encoding,
-    Statements,
-    Written,
-    in_section,
-    same_schemes,
 )
 
 _NAME = "compressed-tensors"
@@ -119,7 +121,7 @@ _WORDS_OF_TENSOR = replace(
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
-    inner = section.get("quantization_config")  # as in the older `compression_config`
+    inner = section.get(STATED_KEY)  # as in the older `compression_config`
     values = inner if isinstance(inner, dict) else section
     groups = values.get("config_groups")
     schemes: dict[str, Stated] = {}

@@ -6,9 +6,10 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from castwise.quantization.producers._module_entries import named_method, tensors_of
 from castwise.quantization.producers.keras import KERAS
@@ -17,7 +18,6 @@ from castwise.quantization.producers.registry import (
     CONFIGS,
     OWN_SECTIONS,
     PRODUCERS,
-    STATED_KEY,
     file_section,
     is_own_file,
     owner_of_form,
@@ -26,7 +26,10 @@ from castwise.quantization.producers.registry import (
     unnamed_method,
 )
 from castwise.quantization.producers.stated import (
+    CONFIG,
     METHOD_KEYS,
+    SECTIONS,
+    STATED_KEY,
     Describe,
     no_statements,
     parsed_object,
@@ -37,9 +40,6 @@ MODEL = "model.keras"
 
 MAX_DEPTH = 8
 """How deep the parts of a model may be nested."""
-
-SECTIONS: tuple[str, ...] = (STATED_KEY, "compression_config")
-"""The keys under which a model, or a part of one, states how it is quantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
     ]
     if layers := configs.get(MODEL):
         name = KERAS.name
-        of_files.append(Statement("config.json", name, (name,), no_statements(layers), layers))
+        of_files.append(Statement(CONFIG, name, (name,), no_statements(layers), layers))
     of_tensors = [*_described_in(metadata)]
     return [
         *(statement for is_before, statement in of_tensors if is_before),
@@ -136,7 +136,7 @@ def _described_in(metadata: Mapping[str, str]) -> Iterator[tuple[bool, Statement
     """Find what metadata state as one producer alone does, and whether it counts before all."""
     for producer in PRODUCERS:
         name, configuration = producer.name, producer.configuration
-        if configuration.metadata_section is None or configuration.metadata_reader is None:
+        if configuration.metadata_reader is None or configuration.metadata_key not in metadata:
             continue
         if (section := configuration.metadata_section(metadata)) is not None:
             describe = configuration.metadata_reader(section)
@@ -145,6 +145,78 @@ def _described_in(metadata: Mapping[str, str]) -> Iterator[tuple[bool, Statement
 
 
 def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
-    config = {STATED_KEY: parsed_object(metadata.get(STATED_KEY))}
-    for method, section in _sections("metadata", config, 0):
-        yield _statement("metadata", method, section)
+    if STATED_KEY in metadata:
+        config = {STATED_KEY: parsed_object(metadata[STATED_KEY])}
+        for method, section in _sections("metadata", config, 0):
+            yield _statement("metadata", method, section)
+
+
+# Sections of one configuration that state differently how the same weights are stored. That of a
+# model holds for its parts (`text_config`, `vision_config`) as well, of which loaders read one or
+# the other; those of two parts contradict each other only where a weight may belong to both.
+
+_ALL = (*SECTIONS, "quantization")
+_OF_NO_WEIGHT = frozenset(
+    (
+        *("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules"),
+        *("quantization_status", "global_compression_ratio", "producer"),
+    )
+)
+"""Keys that list what is not quantised, whose names may begin with the part, and that tell of the
+making of the model."""
+
+
+class Contradiction(NamedTuple):
+    """Two sections that differ."""
+
+    # Sets of recipes: they are about a weight that is stored as by one of each set.
+    recipes: tuple[frozenset[str], ...]
+    text: str  # what errors say of them
+
+    def is_about(self, recipes: Iterable[str]) -> bool:
+        """Return True for a weight that is stored as by one of these recipes."""
+        return not any(group.isdisjoint(recipes) for group in self.recipes)
+
+
+def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Find the sections of parsed configurations that differ in how weights are stored."""
+    sections = [*_stated_places(configs.get(CONFIG), ())]
+    for (place, recipes), (second_place, second_recipes) in combinations(sections, 2):
+        values, second_values = (
+            {key: value for key, value in section.items() if key not in _OF_NO_WEIGHT}
+            for _, section in (place, second_place)
+        )
+        keys = [
+            key for key in {**values, **second_values} if values.get(key) != second_values.get(key)
+        ]
+        if keys:
+            (*first_part, _), (*second_part, _) = place[0], second_place[0]
+            places = " and ".join(".".join(path) for path, _ in (place, second_place))
+            depth = min(len(first_part), len(second_part))
+            is_inside = first_part[:depth] == second_part[:depth]
+            yield Contradiction(
+                (recipes | second_recipes,) if is_inside else (recipes, second_recipes),
+                f"{CONFIG} states twice how it is stored, and differently in {keys[0]!r} "
+                f"({places}); remove the one that does not hold",
+            )
+
+
+_Place = tuple[tuple[str, ...], Mapping[str, Any]]
+
+
+def _stated_places(
+    config: object, path: tuple[str, ...]
+) -> Iterator[tuple[_Place, frozenset[str]]]:
+    """Find each section, by the keys on the way to it, with the recipes that it may mean."""
+    if not isinstance(config, dict) or len(path) > MAX_DEPTH:
+        return
+    for key, value in config.items():
+        if not isinstance(value, dict):
+            continue
+        place = (*path, key)
+        if key not in _ALL:
+            yield from _stated_places(value, place)
+        elif producer := owner_of_form(value):
+            yield (place, value), frozenset((producer,))
+        elif key in SECTIONS and (method := method_of(key, value)):
+            yield (place, value), frozenset(recipes_of(method, value))

@@ -10,28 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._float8_statements import read_fp8
+from castwise.quantization.producers.float8 import read_fp8
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
+    INPUTS,
     OF_E8M0,
     OF_FP8,
     OF_I8,
     OF_POWER,
     OF_REAL,
+    PLAIN,
     Layout,
     Part,
     Storage,
+    scale_part,
 )
-from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
-from castwise.quantization.producers.shared_layouts import INPUTS, PLAIN, scale_part
-from castwise.quantization.producers.stated import constant_reader
-from castwise.quantization.producers.written import (
+from castwise.quantization.producers.producer import (
+    Configuration,
     EncodedModules,
+    Producer,
     Statements,
+    Transcoding,
+    Writing,
     Written,
     in_section,
 )
+from castwise.quantization.producers.stated import constant_reader
 
 _FP8_INVERSE = Layout(
     "fp8_{}",

@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
 from castwise.quantization.producers.block_types import TYPES
-from castwise.quantization.producers.producer import Producer, Transcoding
+from castwise.quantization.producers.producer import (
+    INTEGERS,
+    MXFP4_TO_NVFP4,
+    Producer,
+    Transcoding,
+    same_schemes,
+)
 from castwise.quantization.producers.stored_weight import Undecodable
-from castwise.quantization.producers.written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
 from castwise.text.wording import given
 
 GGUF = Producer(

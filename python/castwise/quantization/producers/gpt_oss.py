@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from castwise.quantization.producers.layouts import OF_E8M0, OF_U8, Layout, Storage
-from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
-from castwise.quantization.producers.shared_layouts import scale_part
-from castwise.quantization.producers.stated import constant_reader
-from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
-from castwise.quantization.producers.written import (
+from castwise.quantization.producers.layouts import OF_E8M0, OF_U8, Layout, Storage, scale_part
+from castwise.quantization.producers.producer import (
     MXFP4_TO_NVFP4,
+    Configuration,
     EncodedModules,
+    Producer,
     Statements,
+    Transcoding,
+    Writing,
     Written,
     in_section,
     same_schemes,
 )
+from castwise.quantization.producers.stated import constant_reader
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 
 def _rule(case: StoredWeight) -> WeightForm:

@@ -20,6 +20,7 @@ from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deseri
 from castwise.quantization.producers.geometry import MATRIX, ceil_div
 from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers.schemes import find_scheme
+from castwise.quantization.producers.stated import STATED_KEY
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
@@ -200,7 +201,7 @@ def plain_model(model: object, depth: int = 0) -> Any:  # noqa: ANN401  (of JSON
         return {**model, "class_name": "DTypePolicy", "config": source}
     return {
         key: None
-        if (key == "quantization_config" and _is_of_keras(value)) or key == _UNPACKED
+        if (key == STATED_KEY and _is_of_keras(value)) or key == _UNPACKED
         else plain_model(value, depth + 1)
         for key, value in model.items()
     }

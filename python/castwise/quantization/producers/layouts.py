@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,6 +43,14 @@ FLOAT8 = frozenset(OF_FP8)
 BYTES = frozenset((*OF_U8, *OF_I8))
 WIDE = frozenset((*OF_REAL, *_formats_of("I64", "BOOL")))
 """Formats in which no method stores codes."""
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the dtype of a format that numpy has one for."""
+    dtype = finfo(name).dtype
+    if dtype is None:
+        raise TypeError(f"{name} has no numpy dtype.")
+    return dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +144,69 @@ class Layout:
     parameters: tuple[str, ...] = ()
     # How its arrays are read and written; None if they are only recognised.
     storage: Storage | None = None
+
+
+# The layouts that several producers write
+
+
+def scale_part(name: str, formats: tuple[str, ...] = OF_REAL, *, distinct: bool = False) -> Part:
+    """Describe a scale that must be there."""
+    return Part(name, SCALE, formats, is_required=True, distinct=distinct)
+
+
+INPUTS = tuple(
+    Part(name, ACTIVATION)
+    for name in (
+        "input_scale",
+        "input_zero_point",
+        "output_scale",
+        "output_zero_point",
+        "activation_scale",
+    )
+)
+PRE = Part("pre_quant_scale", OTHER, OF_REAL, distinct=True, use="factor")
+SECOND = Part("_scale_2", GLOBAL, OF_F32, is_required=True)
+
+PLAIN = Storage()
+BYTES_LOW = Storage(np.uint8)
+
+FP8_SCALE = Layout(
+    "fp8_{}",
+    "",
+    OF_FP8,
+    (scale_part("_scale"), *INPUTS, Part("input_scale_ub", use="inputs"), PRE),
+    storage=PLAIN,
+)
+MXFP8 = Layout(
+    "mxfp8_e4m3",
+    "",
+    OF_E4M3,
+    (scale_part("_scale", OF_E8M0), *INPUTS),
+    block=(1, 32),
+    storage=PLAIN,
+)
+INT8 = Layout(
+    "int8_{}",
+    "",
+    OF_I8,
+    (scale_part("_scale"), Part("_zero_point", ZERO, OF_I8), *INPUTS, PRE),
+    families=("int", "uint"),
+    storage=PLAIN,
+)
+NVFP4 = Layout(
+    "nvfp4",
+    "",
+    OF_U8,
+    (scale_part("_scale", OF_E4M3), SECOND, *INPUTS, PRE),
+    block=(1, 16),
+    storage=Storage(np.uint8, positive_zero=True),
+)
+MXFP4 = Layout(
+    "mxfp4",
+    "",
+    OF_U8,
+    (scale_part("_scale", OF_E8M0), *INPUTS),
+    block=(1, 32),
+    columns=(16, 1),
+    storage=BYTES_LOW,
+)

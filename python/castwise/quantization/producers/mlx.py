@@ -17,12 +17,20 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Part,
     Storage,
+    scale_part,
 )
-from castwise.quantization.producers.producer import Configuration, Producer, Writing
+from castwise.quantization.producers.producer import (
+    Configuration,
+    EncodedModules,
+    Producer,
+    Statements,
+    Writing,
+    Written,
+)
 from castwise.quantization.producers.schemes import schemes
-from castwise.quantization.producers.shared_layouts import scale_part
 from castwise.quantization.producers.stated import (
     METHOD_KEYS,
+    STATED_KEY,
     Describe,
     Stated,
     group_block,
@@ -30,7 +38,6 @@ from castwise.quantization.producers.stated import (
     unknown_key,
 )
 from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
-from castwise.quantization.producers.written import EncodedModules, Statements, Written
 
 _NAME = "mlx"
 
@@ -129,7 +136,7 @@ def _write(modules: EncodedModules) -> Statements:
         section |= {
             module: values for module, other in modules.encodings.items() if other == encoding
         }
-    return Statements({_OWN_KEY: section, "quantization_config": section}, {}, None)
+    return Statements({_OWN_KEY: section, STATED_KEY: section}, {}, None)
 
 
 MLX = Producer(

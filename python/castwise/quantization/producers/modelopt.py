@@ -14,32 +14,36 @@ from castwise._core import __version__
 from castwise.quantization.producers.layouts import (
     EXPERTS,
     FLOAT8,
-    OF_F32,
-    OF_U8,
-    OTHER,
-    U8,
-    ZERO,
-    Layout,
-    Part,
-    Storage,
-)
-from castwise.quantization.producers.producer import (
-    Configuration,
-    Producer,
-    Section,
-    Transcoding,
-    Writing,
-)
-from castwise.quantization.producers.shared_layouts import (
     FP8_SCALE,
     INPUTS,
     INT8,
     MXFP4,
     MXFP8,
     NVFP4,
+    OF_F32,
+    OF_U8,
+    OTHER,
     PRE,
     SECOND,
+    U8,
+    ZERO,
+    Layout,
+    Part,
+    Storage,
     scale_part,
+)
+from castwise.quantization.producers.producer import (
+    MXFP4_TO_NVFP4,
+    Configuration,
+    EncodedModules,
+    Producer,
+    Section,
+    Statements,
+    Transcoding,
+    Writing,
+    Written,
+    in_section,
+    same_schemes,
 )
 from castwise.quantization.producers.stated import (
     Describe,
@@ -48,15 +52,12 @@ from castwise.quantization.producers.stated import (
     pair_of_sizes,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
-from castwise.quantization.producers.usual_rule import FLOAT_BITS, usual
-from castwise.quantization.producers.written import (
-    MXFP4_TO_NVFP4,
-    EncodedModules,
-    Statements,
-    Written,
-    in_section,
-    same_schemes,
+from castwise.quantization.producers.stored_weight import (
+    FLOAT_BITS,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+    usual,
 )
 
 _NAME, _FILE = "modelopt", "hf_quant_config.json"

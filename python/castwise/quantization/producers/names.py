@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+from castwise.quantization.producers.layouts import SCALE, Layout, Part
 
 
 class Described(Protocol):
@@ -43,3 +47,74 @@ def owner(part: str, name: str) -> str | None:
         weight = name.removesuffix(part)
         return weight if weight not in (name, "") else None
     return name_part("weight", name) if tail(name) == part.removeprefix("/") else None
+
+
+# Which tensors beside a payload are the parts of a layout
+
+
+class Formatted(Protocol):
+    """A tensor whose format is known."""
+
+    @property
+    def format(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=Formatted)
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Generic[T]):
+    """A layout that a payload and the tensors beside it fit."""
+
+    layout: Layout  # the row of the table
+    weight: str  # the parameter's name
+    payload: T  # the tensor with the codes
+    # The tensors beside it, each with what it is; the names are those of the parts.
+    parts: Mapping[str, tuple[Part, T]]
+    # The first scale, or what holds it; None if blocks of the payload hold their scales.
+    scale: T | None
+
+
+def may_be_payload(layout: Layout, format_name: str | None, last: str) -> bool:
+    """Return False if no tensor of a format, whose name ends so, is the payload of a layout."""
+    if layout.formats and format_name not in layout.formats:
+        return False
+    if layout.payload[:1] in ("_", "."):
+        return last.endswith(layout.payload.rpartition(".")[2])
+    if layout.payload:
+        return last == tail(layout.payload)
+    return not layout.parameters or last in layout.parameters
+
+
+def match_layout(
+    layout: Layout,
+    name: str,
+    tensors: Mapping[str, T],
+    rename: Callable[[str], str] = lambda name: name,
+) -> Match[T] | None:
+    """Match one layout, None if it is another."""
+    payload = tensors[name]
+    if layout.formats and payload.format not in layout.formats:
+        return None
+    weight = owner(layout.payload, name)
+    if weight is None and rename(layout.payload) == name != layout.payload:
+        weight = ""
+    if weight is None or (layout.parameters and tail(weight) not in layout.parameters):
+        return None
+    parts: dict[str, tuple[Part, T]] = {}
+    scale = None
+    stem = weight[: len(weight) - len(tail(weight))]
+    for part in layout.parts:
+        is_suffix = part.name[:1] in ("_", ".")
+        full = weight + part.name if is_suffix else stem + part.name.removeprefix("/")
+        other = full if full in tensors else rename(full)
+        tensor = tensors.get(other) if other != name else None
+        if tensor is not None and (not part.formats or tensor.format in part.formats):
+            parts[other] = part, tensor
+            if scale is None and (part.role == SCALE or part is layout.parts[0]):
+                scale = tensor
+        elif part.is_required:
+            return None
+    if layout.parts and scale is None:
+        return None
+    return Match(layout, weight, payload, parts, scale)

@@ -7,12 +7,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from castwise.quantization.producers.layouts import OF_WORD, Layout
+from castwise.quantization.producers.layouts import FP8_SCALE, INT8, MXFP4, MXFP8, OF_WORD, Layout
 from castwise.quantization.producers.producer import Configuration, Producer
-from castwise.quantization.producers.shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
 from castwise.quantization.producers.stated import Describe, Stated, group_block, unknown_key
-from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
-from castwise.quantization.producers.usual_rule import usual
+from castwise.quantization.producers.stored_weight import (
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+    usual,
+)
 
 _KEYS = frozenset(
     (

@@ -10,25 +10,28 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from castwise.quantization.producers.autofp8 import AUTOFP8
 from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
 from castwise.quantization.producers.bitsandbytes import BITSANDBYTES
 from castwise.quantization.producers.comfy import COMFY
 from castwise.quantization.producers.compressed_tensors import COMPRESSED_TENSORS
 from castwise.quantization.producers.deepseek import DEEPSEEK, DEEPSEEK_V4
-from castwise.quantization.producers.fbgemm import FBGEMM
+from castwise.quantization.producers.float8 import AUTOFP8, FBGEMM, MISTRAL
 from castwise.quantization.producers.gguf import GGUF, block_decoder
 from castwise.quantization.producers.gpt_oss import GPT_OSS
 from castwise.quantization.producers.keras import KERAS
 from castwise.quantization.producers.layouts import Layout
-from castwise.quantization.producers.mistral import MISTRAL
 from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.names import tail
 from castwise.quantization.producers.producer import Producer, Section
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
-from castwise.quantization.producers.stated import StatementReader, no_statements
+from castwise.quantization.producers.stated import (
+    CONFIG,
+    STATED_KEY,
+    StatementReader,
+    no_statements,
+)
 from castwise.quantization.producers.torchao import TORCHAO
 from castwise.quantization.producers.unread import UNREAD
 from castwise.text.spelling import suggestion
@@ -66,7 +69,7 @@ _FILES = {
 }
 CONFIGS = (
     str(MODELOPT.configuration.config_file),
-    "config.json",
+    CONFIG,
     str(GPTQ.configuration.config_file),
     str(AWQ.configuration.config_file),
 )
@@ -91,9 +94,6 @@ KEPT_KEYS = {
 
 CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
 """The keys of sections that state how the caches of attention are quantised."""
-
-STATED_KEY = "quantization_config"
-"""The key under which a model, or the metadata of its file, states how it is quantised."""
 
 METADATA_KEYS = (
     STATED_KEY,

@@ -13,6 +13,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+CONFIG = "config.json"
+"""The file of a model that states, among others, how it is quantised."""
+
+STATED_KEY = "quantization_config"
+"""The key under which a model, or the metadata of its file, states how it is quantised."""
+
+SECTIONS = (STATED_KEY, "compression_config")
+"""The keys under which a model, or a part of one, states it."""
+
 METHOD_KEYS = ("quant_method", "method")
 """The keys under which a section names its method: that of transformers, and that of others."""
 

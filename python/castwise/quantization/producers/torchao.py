@@ -9,6 +9,7 @@ from typing import Any
 from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
+    BYTES_LOW,
     FLOAT8,
     GLOBAL,
     I8,
@@ -18,6 +19,7 @@ from castwise.quantization.producers.layouts import (
     OF_REAL,
     OF_U8,
     OF_WORD,
+    PLAIN,
     SCALE,
     U8,
     ZERO,
@@ -26,7 +28,6 @@ from castwise.quantization.producers.layouts import (
 )
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.schemes import schemes
-from castwise.quantization.producers.shared_layouts import BYTES_LOW, PLAIN
 from castwise.quantization.producers.stated import (
     Describe,
     Stated,
@@ -35,8 +36,13 @@ from castwise.quantization.producers.stated import (
     pair_of_sizes,
     parsed_object,
 )
-from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
-from castwise.quantization.producers.usual_rule import GRANULARITY, matrices
+from castwise.quantization.producers.stored_weight import (
+    GRANULARITY,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+    matrices,
+)
 
 _NAME, _BYTE = "torchao", 8
 
@@ -98,10 +104,6 @@ def _read(metadata: Mapping[str, str]) -> Describe:
         return Stated(f"{element}_" + "{}" if element else None, pair_of_sizes(block))
 
     return describe
-
-
-def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
-    return metadata if _METADATA_KEY in metadata else None
 
 
 def _rule(case: StoredWeight) -> WeightForm:
@@ -234,7 +236,6 @@ TORCHAO = Producer(
     configuration=Configuration(
         {_NAME: no_statements},
         metadata_key=_METADATA_KEY,
-        metadata_section=_metadata_section,
         metadata_reader=_read,
         metadata_first=True,
         described_tensors=_described_tensors,

@@ -18,10 +18,24 @@ from castwise.quantization.producers.layouts import (
     ZERO,
     Layout,
     Part,
+    scale_part,
 )
 from castwise.quantization.producers.producer import Producer
 
+_ANY = ()  # format
 _BYTES_AND_WORDS = (*OF_I8, *OF_U8, *OF_WORD)
+
+
+def _producer(name: str, formats: tuple[str, ...], *parts: Part, payloads: str) -> Producer:
+    """Describe a producer by the parts beside its payloads, whose names stand in one text."""
+    layouts = (Layout("", payload, formats, parts) for payload in payloads.split())
+    return Producer(name, tuple(layouts), is_decoded=False)
+
+
+def _distinct(names: str, role: str, formats: tuple[str, ...] = _ANY) -> list[Part]:
+    """Describe parts of names that no tensor of another meaning has."""
+    return [Part(name, role, formats, distinct=True) for name in names.split()]
+
 
 TRANSFORMER_ENGINE = Producer(
     "transformer-engine",
@@ -37,132 +51,67 @@ TRANSFORMER_ENGINE = Producer(
     is_decoded=False,
 )
 
-NUNCHAKU = Producer(
+# As nunchaku's `SVDQW4A4Linear` and `AWQW4A16Linear` name them, and its first files.
+NUNCHAKU = _producer(
     "nunchaku",
-    (
-        Layout(
-            "",
-            "qweight",
-            _BYTES_AND_WORDS,
-            (
-                Part(
-                    "wscales", SCALE, (*OF_REAL, *OF_FP8, *OF_U8), is_required=True, distinct=True
-                ),
-                Part("wzeros", ZERO, OF_REAL, distinct=True),
-                *(
-                    Part(name, OTHER, OF_REAL, distinct=True)
-                    for name in ("wtscale", "wcscales", "smooth_factor", "smooth_factor_orig")
-                ),
-                *(
-                    Part(name, OTHER, OF_REAL)
-                    for low_rank in ("proj", "lora")
-                    for name in (f"{low_rank}_down", f"{low_rank}_up")
-                ),
-                *(Part(name, OTHER, OF_REAL) for name in ("smooth", "smooth_orig")),
-            ),
-        ),
+    _BYTES_AND_WORDS,
+    scale_part("wscales", (*OF_REAL, *OF_FP8, *OF_U8), distinct=True),
+    *_distinct("wzeros", ZERO, OF_REAL),
+    *_distinct("wtscale wcscales smooth_factor smooth_factor_orig", OTHER, OF_REAL),
+    *(
+        Part(name, OTHER, OF_REAL)
+        for name in ("proj_down", "proj_up", "lora_down", "lora_up", "smooth", "smooth_orig")
     ),
-    is_decoded=False,
-)
-"""As nunchaku's `SVDQW4A4Linear` and `AWQW4A16Linear` name them, and its first files."""
-
-HQQ = Producer(
-    "hqq",
-    (
-        Layout(
-            "",
-            "W_q",
-            _BYTES_AND_WORDS,
-            (Part("scale", SCALE, OF_REAL, is_required=True), Part("zero", ZERO, OF_REAL)),
-        ),
-    ),
-    is_decoded=False,
+    payloads="qweight",
 )
 
-QUANTO = Producer(
+HQQ = _producer(
+    "hqq", _BYTES_AND_WORDS, scale_part("scale"), Part("zero", ZERO, OF_REAL), payloads="W_q"
+)
+
+QUANTO = _producer(
     "quanto",
-    tuple(
-        Layout(
-            "",
-            payload,
-            (*OF_FP8, *OF_I8, *OF_U8),
-            (
-                Part("._scale", SCALE, OF_REAL, is_required=True, distinct=True),
-                Part("._shift", ZERO, distinct=True),
-            ),
-        )
-        for payload in ("._data", "._data._data")
-    ),
-    is_decoded=False,
+    (*OF_FP8, *OF_I8, *OF_U8),
+    scale_part("._scale", distinct=True),
+    *_distinct("._shift", ZERO),
+    payloads="._data ._data._data",
 )
 
-EXL3 = Producer(
+EXL3 = _producer(
     "exl3",
-    (
-        Layout(
-            "",
-            "trellis",
-            OF_I16,
-            (
-                Part("svh", SCALE, OF_REAL, is_required=True, distinct=True),
-                Part("suh", SCALE, OF_REAL, distinct=True),
-                Part("mcg"),
-                Part("mul1"),
-            ),
-        ),
-    ),
-    is_decoded=False,
+    OF_I16,
+    scale_part("svh", distinct=True),
+    *_distinct("suh", SCALE, OF_REAL),
+    Part("mcg"),
+    Part("mul1"),
+    payloads="trellis",
 )
 
-EXL2 = Producer(
+EXL2 = _producer(
     "exl2",
-    (
-        Layout(
-            "",
-            "q_weight",
-            OF_WORD,
-            (
-                Part("q_scale", SCALE, OF_WORD, is_required=True, distinct=True),
-                Part("q_scale_max", SCALE, OF_REAL, is_required=True, distinct=True),
-                *(Part(name, distinct=True) for name in ("q_groups", "q_invperm", "q_perm")),
-            ),
-        ),
-    ),
-    is_decoded=False,
+    OF_WORD,
+    scale_part("q_scale", OF_WORD, distinct=True),
+    scale_part("q_scale_max", distinct=True),
+    *_distinct("q_groups q_invperm q_perm", OTHER),
+    payloads="q_weight",
 )
 
-AQLM = Producer(
+AQLM = _producer(
     "aqlm",
-    (
-        Layout(
-            "",
-            "codes",
-            (*OF_I8, *OF_I16),
-            (
-                Part("codebooks", OTHER, OF_REAL, is_required=True, distinct=True),
-                Part("scales", SCALE, OF_REAL, is_required=True),
-            ),
-        ),
-    ),
-    is_decoded=False,
+    (*OF_I8, *OF_I16),
+    Part("codebooks", OTHER, OF_REAL, is_required=True, distinct=True),
+    scale_part("scales"),
+    payloads="codes",
 )
 
-QUIP = Producer(
+# QuIP#, as its `QuantizedLinear` names them.
+QUIP = _producer(
     "quip",
-    (
-        Layout(
-            "",
-            "Qidxs",
-            (*OF_I16, *OF_COUNTS),
-            (
-                Part("SU", SCALE, OF_REAL, is_required=True, distinct=True),
-                *(Part(name, SCALE, OF_REAL, distinct=True) for name in ("SV", "Wscale")),
-                Part("codebook_id"),
-            ),
-        ),
-    ),
-    is_decoded=False,
+    (*OF_I16, *OF_COUNTS),
+    scale_part("SU", distinct=True),
+    *_distinct("SV Wscale", SCALE, OF_REAL),
+    Part("codebook_id"),
+    payloads="Qidxs",
 )
-"""QuIP#, as its `QuantizedLinear` names them."""
 
 UNREAD = (TRANSFORMER_ENGINE, NUNCHAKU, HQQ, QUANTO, EXL3, EXL2, AQLM, QUIP)

@@ -11,24 +11,129 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise import _core
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays.conversion import zeros_of
 from castwise.quantization.arrays.decode import added_to_zeros, check_steps
 from castwise.quantization.arrays.from_parts import recognized_parts
-from castwise.quantization.arrays.lazy import LazyArray
 from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
-from castwise.quantization.producers.geometry import MATRIX, codes_of_block
-from castwise.quantization.producers.layouts import GLOBAL
+from castwise.quantization.producers.geometry import (
+    MATRIX,
+    TILE,
+    ceil_div,
+    codes_of_block,
+    grid_of_scales,
+    padded_shape,
+)
+from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, SCALE, ZERO
+from castwise.quantization.producers.lazy import LazyArray, Range
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import Undecodable, WeightForm
-from castwise.quantization.producers.usual_rule import usual
-from castwise.quantization.weights._lazy_weight import LazyWeight, Read
+from castwise.quantization.producers.stored_weight import (
+    Read,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+    usual,
+)
+
+
+def _lazy_array(case: StoredWeight, description: WeightForm, recipe: str) -> QuantizedArray:
+    """Return a weight as a quantised array whose parts are read when they are needed."""
+    scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = description
+    if names is None:
+        part_names = [name for name, role in case.weight.parts.items() if role != ACTIVATION]
+        names = {name: name for name in (case.payload, *part_names)}
+    parts: dict[str, Any] = {other: case.lazy(name) for name, other in names.items()}
+    payload = parts[names[case.payload]]
+    is_whole = shape is not None and payload.size == math.prod(shape)
+    if plain is not None and shape is not None and is_whole and payload.ndim != MATRIX:
+        rows, columns = shape
+        parts[names[case.payload]] = payload.as_rows((rows, columns))
+    if (scale := case.weight.scale) is not None:
+        grid = grid_of_scales(case.shape(scale), case.shape(case.payload))
+        parts[names[scale]] = parts[names[scale]].reshape(grid)
+    if groups is not None:
+        index = np.asarray(case.lazy(groups)[...]).astype(np.int64)
+        per_group = [name for name, role in case.weight.parts.items() if role in (SCALE, ZERO)]
+        parts |= {names[name]: case.lazy(name).take_last(index) for name in per_group}
+    if loose is not None:
+        parts[names[case.payload]] = _pack(payload, loose, recipe)
+    if is_tiled and block is not None and shape is not None:
+        *stack, rows, columns = shape
+        grid = *stack, rows, columns // block[1]
+        parts[names[case.scale()]] = _untile(case.lazy(case.scale()), grid)
+    if find_scheme(scheme).code_map is not None:  # of flat blocks
+        parts[case.payload] = _as_bytes(parts[case.payload])
+    return recognized_parts(
+        QuantizedArray,
+        parts,
+        recipe,
+        shape,
+        scheme=scheme,
+        block=block,
+        axis=axis,
+        variant=variant,
+        layouts=case.weight.layouts if description.names is None else (),
+    )
+
+
+def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
+    """See the scales of blocks of rows, which are stored in tiles, as they lie in the weight."""
+    *_, rows, columns = grid
+    high, (_, wide) = TILE[0], padded_shape((rows, columns), TILE)
+    stored_rows = scales.shape[-2] // max(ceil_div(rows, high), 1)  # of a row of tiles
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        *places, (begin, end), (left_column, right_column) = ranges
+        start, stop = begin // high, ceil_div(end, high)
+        where = (*places, (start * stored_rows, stop * stored_rows))
+        raw = np.ascontiguousarray(scales[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
+        stack = raw.shape[:-MATRIX]
+        out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
+        _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
+        box_scales = out[..., begin - start * high : end - start * high, left_column:right_column]
+        return np.ascontiguousarray(box_scales).view(scales.dtype)
+
+    return LazyArray(scales.name, grid, scales.dtype, grid, box)
+
+
+def _pack(payload: LazyArray, bits: int, recipe: str) -> LazyArray:
+    """See codes that stand one in a byte as a stream of bits."""
+    shape = (*payload.shape[:-1], ceil_div(payload.shape[-1] * bits, 8))
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        *leading, (low, high) = ranges
+        codes = payload[tuple(slice(*bounds) for bounds in leading)]
+        if (codes >> bits).any():
+            raise Undecodable(
+                f"{payload.name!r} has codes of more than {bits} bits; save it with {recipe} again"
+            )
+        out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
+        _core.pack_codes(codes, out, bits=bits, layout="dense")
+        return out[..., low:high]
+
+    return LazyArray(payload.name, shape, payload.dtype, shape, box)
+
+
+def _as_bytes(payload: LazyArray) -> LazyArray:
+    """See a tensor as a column of bytes."""
+    size = payload.dtype.itemsize
+    shape = (payload.size * size, 1)
+
+    def box(ranges: Sequence[Range]) -> NDArray[Any]:
+        begin, end = ranges[0]
+        items = payload.reshape((payload.size, 1))[begin // size : -(-end // size)]
+        raw = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
+        offset = begin - begin // size * size
+        return raw[offset : offset + end - begin]
+
+    return LazyArray(payload.name, shape, np.dtype(np.uint8), shape, box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +184,14 @@ def decoding(
 
     Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
     """
-    case = LazyWeight(weight, tensors, read, section)
+    case = StoredWeight(weight, tensors, read, section)
     if weight.recipes == (TYPED,):
         return _of_blocks(case, axis, arithmetic)
     recipe, description = _describe_weight(case)
     if axis is not None:
         description = description._replace(axis=axis)
     try:
-        q = case.lazy_array(description, recipe)
+        q = _lazy_array(case, description, recipe)
         check_steps(q, arithmetic)
         if description.is_centred:
             _check_centre(q)
@@ -95,7 +200,7 @@ def decoding(
     return _of_array(q, description)
 
 
-def _describe_weight(case: LazyWeight) -> tuple[str, WeightForm]:
+def _describe_weight(case: StoredWeight) -> tuple[str, WeightForm]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     producers = [find_recipe(name) for name in case.weight.recipes]
     if case.weight.by_shapes and len(producers) > 1:
@@ -111,7 +216,8 @@ def _describe_weight(case: LazyWeight) -> tuple[str, WeightForm]:
 def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (its parts are lazy)
     """Plan how a quantised array of lazy parts is decoded."""
     plain = q.shape if description.plain is None else description.plain
-    if description.scheme.startswith("bnb_"):
+    is_flat = views_of(q).storage.flat
+    if is_flat:
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
     if len(q.shape) < MATRIX:
@@ -125,7 +231,7 @@ def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (it
     is_free = (
         "group index" in q.extras
         or q.scheme.endswith("_block")
-        or q.scheme[:4] == "bnb_"
+        or is_flat
         or (q.recipe is not None and find_recipe(q.recipe).short_groups)
     )
     if size and columns > size and columns % size and not is_free:
@@ -162,7 +268,7 @@ def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: LazyWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
+def _of_blocks(case: StoredWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
     """Plan how blocks of bytes, each with its scales, are decoded.
 
     The matrices of experts that are not named as a weight are those of transformers, transposed.
@@ -231,7 +337,7 @@ def _of_blocks(case: LazyWeight, axis: int | None, arithmetic: Arithmetic) -> De
     return replace(plan, values=values)
 
 
-def _factors(case: LazyWeight, stack: Sequence[int]) -> list[LazyArray]:
+def _factors(case: StoredWeight, stack: Sequence[int]) -> list[LazyArray]:
     """Return what a weight is multiplied by: one number for each expert, or one."""
     factors = [case.lazy(name) for name, role in case.weight.parts.items() if role == GLOBAL]
     for factor in factors:
@@ -240,7 +346,7 @@ def _factors(case: LazyWeight, stack: Sequence[int]) -> list[LazyArray]:
     return factors
 
 
-def _width_of(case: LazyWeight, size: int) -> int:
+def _width_of(case: StoredWeight, size: int) -> int:
     """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
     _, fields = block_layout(case.scheme, size)

@@ -8,29 +8,39 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from castwise.quantization.producers.attention import scale_of_attention
-from castwise.quantization.producers.configs import Statement, statements
-from castwise.quantization.producers.contradictions import Contradiction, contradictions
-from castwise.quantization.producers.foreign import with_foreign
+from castwise.quantization.producers.configs import (
+    Contradiction,
+    Statement,
+    contradictions,
+    statements,
+)
+from castwise.quantization.producers.foreign import scale_of_attention, with_foreign
 from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers.geometry import MATRIX, block_grid, grid_of_scales
-from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
+from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES,
     FLOAT8,
+    FP8_SCALE,
     OF_WORD,
     OTHER,
     SCALE,
     WIDE,
     Layout,
 )
-from castwise.quantization.producers.matching import Match, match_layout, may_be_payload
-from castwise.quantization.producers.names import Described, name_part, owner, tail
+from castwise.quantization.producers.names import (
+    Described,
+    Match,
+    match_layout,
+    may_be_payload,
+    name_part,
+    owner,
+    tail,
+)
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers.schemes import may_hold
-from castwise.quantization.producers.shared_layouts import FP8_SCALE
 from castwise.quantization.producers.stated import Stated
 
 _WEIGHT = "weight"

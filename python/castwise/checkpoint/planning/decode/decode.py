@@ -12,7 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from castwise._core import cast
-from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._config import (
+    HALVES,
+    Exceptions,
+    UnquantizedConfig,
+    follows,
+)
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers import model_files
@@ -23,12 +28,6 @@ from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning.decode.losses import rounding_losses, slab_losses
 from castwise.checkpoint.planning.decode.options import FORMATS, Decode
-from castwise.checkpoint.planning.decode.unquantized_config import (
-    HALVES,
-    Exceptions,
-    UnquantizedConfig,
-    follows,
-)
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import (
     Arrays,
@@ -41,9 +40,9 @@ from castwise.checkpoint.planning.stated_quantization import stale_statement
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays.decode import wrapped_zeros
-from castwise.quantization.producers.attention import scale_of_attention
 from castwise.quantization.producers.configs import MODEL
-from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel
+from castwise.quantization.producers.foreign import scale_of_attention
+from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.names import tail
 from castwise.quantization.producers.registry import (
@@ -56,6 +55,7 @@ from castwise.quantization.producers.registry import (
     described_in,
     powers_stated,
 )
+from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding
 from castwise.quantization.weights.decoding import Slab as Cut
@@ -130,10 +130,12 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     facts.check_names(tensors, left_out, new_names)
     consumed_paths, followers = [], {}
     if source.is_folder and is_whole:
-        consumed_paths = [facts.prefix + name for name in CONFIGS if name in facts.configs]
+        consumed_paths = [
+            facts.prefix + name for name in CONFIGS if name in facts.statement.configs
+        ]
         consumed_paths = [path for path in consumed_paths if path != facts.prefix + CONFIG]
     is_usual = source.is_folder or isinstance(source.file, SafetensorsReader)
-    if is_usual and weights and is_whole and follows(facts.configs.get(CONFIG)):
+    if is_usual and weights and is_whole and follows(facts.statement.configs.get(CONFIG)):
         formats, used = HALVES - {decode.format}, {*tensors, *left_out}
         followers = {
             new_names.get(name, name): decode.format
@@ -208,7 +210,7 @@ def _exceptions(
         for statement in facts.statements
         if source.is_folder
         or statement.origin == _IN_METADATA
-        or statement.section is facts.configs.get(MODEL)
+        or statement.section is facts.statement.configs.get(MODEL)
     ]
     if not statements:
         return None

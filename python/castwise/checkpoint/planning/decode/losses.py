@@ -14,9 +14,9 @@ from castwise._core import cast
 from castwise._options import Arithmetic
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import QuantizedArray, dequantize
-from castwise.quantization.arrays.lazy import Range
-from castwise.quantization.arrays.losses import losses_of, scales_tell
+from castwise.quantization.arrays.decode import losses_of, scales_tell
 from castwise.quantization.arrays.row_slices import rows_of
+from castwise.quantization.producers.lazy import Range
 from castwise.quantization.weights.decoding import Decoding
 
 # Elements whose codes are read in less time than their scales alone before.

@@ -10,12 +10,10 @@ from typing import Any, NoReturn
 
 from castwise._core import PolicyMap, finfo
 from castwise.arrays.dtype_map import KEEP, DtypeMap, is_whole_name
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning.checkpoint_model import check_rows, check_shapes
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning.decode.decode import decode_refusal
@@ -31,14 +29,16 @@ from castwise.checkpoint.planning.written_schemes import (
     encoding,
     padding_problem,
     recipes,
+    statements,
     written_row,
 )
 from castwise.checkpoint.results.report import kept_tensors, kept_text
 from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
+from castwise.quantization.producers.producer import Encoding, Statements, Written
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
-from castwise.quantization.producers.written import Encoding, Statements, Written
+from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
 
@@ -246,7 +246,7 @@ def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> Weig
     )
     if facts.quantization is not None:
         _refuse_quantised(source, facts, facts.quantization)
-    if not isinstance(facts.configs.get(CONFIG, {}), dict):
+    if not isinstance(facts.statement.configs.get(CONFIG, {}), dict):
         raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
     return choose(facts, encode)
 
@@ -392,88 +392,78 @@ class _Chooser:
 
     def _holds(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> bool:
         """Return False for a weight that the recipe cannot hold, or refuse it."""
-        try:
-            self._check(info, encoding, is_named=is_named)
-        except CheckpointError:
-            if self.encode.leaves_unfit:
-                return False
-            raise
-        return True
+        fault = next(self._faults(info, encoding, is_named=is_named), None)
+        if fault is not None and not self.encode.leaves_unfit:
+            raise CheckpointError(f"tensor {info.name!r}: {fault}")
+        return fault is None
 
-    def _check(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> None:
-        """Refuse a weight that the recipe cannot hold."""
+    def _faults(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> Iterator[str]:
+        """Yield why the recipe cannot hold a weight; what follows the first supposes it mended."""
         row, shape = encoding.written, info.shape
         leave = f"leave it as it is ({argument('ignore')})"
-
-        def refuse(reason: str) -> CheckpointError:
-            return CheckpointError(f"tensor {info.name!r}: {reason}")
-
         if info.kind != "float" or info.format is None:
-            raise refuse(f"it is stored as {info.stored}, and weights are floating; {leave}")
+            yield f"it is stored as {info.stored}, and weights are floating; {leave}"
+            return
         if finfo(info.format).bits <= _BYTE_BITS:
-            raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
+            yield f"it is {info.format}, which would be rounded twice; {leave}, or cast it"
         if len(shape) not in (MATRIX, STACK) or not all(shape):
-            raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
-        self._check_role(info, row, leave, is_named=is_named)
+            yield f"it has the shape {shape}, and a weight is a matrix; {leave}"
+        yield from self._faults_of_role(info, row, leave, is_named=is_named)
         if row.only_named and not info.name.endswith("weight"):
-            raise refuse(
-                f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
-            )
+            yield f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
         rows, columns = shape[-2:][:: -1 if row.is_transposed else 1]
         width = encoding.block[1]
         if width and encoding.block[0] == 1 and columns % width:
-            raise refuse(
+            yield (
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
                 f"of {width} along {columns} columns; {leave}"
             )
         if row.square and rows <= encoding.block[0] and columns <= width:
-            raise refuse(
+            yield (
                 f"it has the shape {shape}, which is one block, and {row.recipe} gives one "
                 f"scale to such weights that are fused; {leave}, or use a smaller block"
             )
         if (problem := padding_problem(row, rows, columns)) is not None:
-            raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
+            yield f"it has the shape {shape}, and {problem}; {leave}"
 
-    def _check_role(self, info: TensorInfo, row: Written, leave: str, *, is_named: bool) -> None:
-        """Refuse a weight that no consumer would find where the recipe stores it."""
+    def _faults_of_role(
+        self, info: TensorInfo, row: Written, leave: str, *, is_named: bool
+    ) -> Iterator[str]:
+        """Yield why no consumer would find a weight where the recipe stores it."""
         name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
         is_stack = len(shape) == STACK or role == EXPERTS
-
-        def refuse(reason: str) -> CheckpointError:
-            return CheckpointError(f"tensor {name!r}: {reason}")
-
         if role == EXPERTS and (not row.stacks or len(shape) < STACK):
-            raise refuse(
+            yield (
                 f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
                 f"weight of each as a tensor of its own; {leave}{self._own_recipe()}"
             )
         if not is_named and role != LINEAR and model.may_be_experts(name):
-            raise refuse(
+            yield (
                 f"it has the shape {shape} and may be the weights of all experts, and nothing "
                 f"tells their axes; say what it is ({argument('architecture')}), name it in a map "
                 f"({argument('dtype_map')}), or {leave}"
             )
         if is_stack and not row.stacks:
-            raise refuse(f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}")
+            yield f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}"
         if row.is_transposed and not is_stack:
-            raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
+            yield f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}"
         own_type = find_recipe(row.recipe).model_type if row.is_transposed else None
         if own_type and model.architecture and model.architecture.model_type != own_type:
-            raise refuse(
+            yield (
                 f"it is of the model_type {model.architecture.model_type!r}, and {row.recipe} "
                 f"stores experts of {own_type} only; {leave}, or use another recipe"
             )
         if row.only_named and is_stack and not model.is_switch(name):
-            raise refuse(
+            yield (
                 f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
                 f"convert the model with the library that loads it first, or {leave}"
             )
         if not is_stack and model.architecture is not None and model.is_in_out(name):
-            raise refuse(
+            yield (
                 f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
             )
         if role in _LOOKED_UP or (role in _OWN_MODULES and model.find(name) is not None):
-            self._check_module(name, row, leave)
+            yield from self._faults_of_module(name, row, leave)
 
     def _own_recipe(self) -> str:
         """Return the remedy that names the producer of such a model, if there is one."""
@@ -481,8 +471,8 @@ class _Chooser:
         producer = producer_of_model(kind)
         return "" if producer is None else f", or use {argument('recipe', producer.name)}"
 
-    def _check_module(self, name: str, row: Written, leave: str) -> None:
-        """Refuse what is no linear layer where no consumer of the recipe loads it quantised."""
+    def _faults_of_module(self, name: str, row: Written, leave: str) -> Iterator[str]:
+        """Yield why what is no linear layer stays, if no consumer of the recipe loads it so."""
         embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self.encode.consumer
         role = self.model.role(name)
         is_loaded = consumer is None or consumer_named(consumer).embeddings
@@ -493,8 +483,8 @@ class _Chooser:
         loadable = [
             recipe for recipe in recipes() if find_recipe(recipe).writing.embeddings == "loaded"
         ]
-        raise CheckpointError(
-            f"tensor {name!r}: it is no linear layer (its role: {role}), and "
+        yield (
+            f"it is no linear layer (its role: {role}), and "
             f"{loader} one that is quantised as by {row.recipe}; {leave}, "
             f"or use another recipe ({argument('recipe')}): {', '.join(loadable)}"
         )

@@ -33,7 +33,7 @@ from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
 from castwise.quantization.arrays.views import views_of
-from castwise.quantization.producers.written import Encoding
+from castwise.quantization.producers.producer import Encoding
 from castwise.text.wording import argument
 
 # Elements of all slabs that are read, encoded or waiting to be written at a time.
@@ -147,7 +147,8 @@ class EncodedWeight:
         if not rows:
             counts = {name: math.prod(part.shape) for name, part in parts.items()}
             zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
-            yield WeightSlab(counts, lambda: (_take_parts(parts, self._quantize(zeros)), None))
+            q = partial(self._quantize_scaled, zeros, 1.0)
+            yield WeightSlab(counts, lambda: (_take_parts(parts, q()), None))
             return
         step, by_rows, counts = _step(self.encoding), dict(rows), {}
         for place, start, stop in self._rows_of_slabs():
@@ -180,10 +181,14 @@ class EncodedWeight:
         array = self._stored_tensors.box(self.info.name, ranges)
         return array.reshape(array.shape[-2:])
 
-    def _quantize(self, array: Array, factor: float = 1.0) -> QuantizedArray:
-        """Quantise a matrix as the producer does; `factor` is that of its magnitudes."""
+    def _arguments(self, shape: tuple[int, ...], factor: float = 1.0) -> dict[str, Any]:
+        """Return how a matrix is quantised as by the producer; `factor` is of its magnitudes."""
         amax = self.group.amax() * factor if self._needs_amax else None
-        return quantize_slab(array, amax=amax, threads=1, **_options(self.encoding, array.shape))
+        return {**_options(self.encoding, shape), "amax": amax, "threads": 1}
+
+    def _quantize_scaled(self, array: Array, factor: float) -> QuantizedArray:
+        """Quantise a matrix whose magnitudes are multiplied by a factor."""
+        return quantize_slab(array, **self._arguments(array.shape, factor))
 
     def _encode(
         self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
@@ -192,11 +197,11 @@ class EncodedWeight:
         array = self._read(ranges)
         if not self._needs_amax:
             self._largest(array, threads=1)
-        q, report = self._quantize(array), None
+        q, report = quantize_slab(array, **self._arguments(array.shape)), None
         if self._parts[0] in parts.values():
             (report,) = compare_decoded(array[None], q)
             # Values whose scales are beyond the range of their format are saturated: no others are.
-            if exceeds_scales(lost_to_scales(array, q, self._quantize)):
+            if exceeds_scales(lost_to_scales(array, q, self._quantize_scaled)):
                 report = _add_saturated(report, report.count - report.zero_in)
         return _take_parts(parts, q), report
 

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
-from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning.component import Derived, SourceComponent
 from castwise.checkpoint.planning.decode.decode import decode_refusal
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
@@ -34,11 +32,17 @@ from castwise.checkpoint.planning.transcode._new_forms import (
     give_form,
 )
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.checkpoint.planning.written_schemes import encoding, is_transcoded, written_row
+from castwise.checkpoint.planning.written_schemes import (
+    encoding,
+    is_transcoded,
+    statements,
+    written_row,
+)
 from castwise.models.architecture import Architecture
 from castwise.models.model import WEIGHT
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL
+from castwise.quantization.producers.producer import Encoding, Statements
 from castwise.quantization.producers.registry import (
     CACHE_KEYS,
     CONFIGS,
@@ -49,7 +53,7 @@ from castwise.quantization.producers.registry import (
     find_recipe,
 )
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.written import Encoding, Statements
+from castwise.quantization.producers.stated import CONFIG
 from castwise.text.wording import function
 
 _LOGGER = logging.getLogger(__name__)

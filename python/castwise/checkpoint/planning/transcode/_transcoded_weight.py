@@ -36,8 +36,8 @@ from castwise.quantization.arrays.row_slices import step_of
 from castwise.quantization.arrays.views import Views, scale_dtype, views_of
 from castwise.quantization.producers.layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
 from castwise.quantization.producers.names import name_part
+from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import TYPED, find_recipe
-from castwise.quantization.producers.written import Encoding
 from castwise.quantization.weights.decoding import Decoding
 
 _BYTE = 8

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.whole_models import ModelFormat
 from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
+from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.registry import CONFIGS
-from castwise.quantization.producers.written import Statements
+from castwise.quantization.producers.stated import CONFIG
 
 
-def derive_whole_model(source: Checkpoint, plan: TranscodingPlan) -> Derived:
-    """Derive a component that becomes a file of a whole model.
+def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
+    """Derive a component that becomes a file of a whole model, in the format `target`.
 
     CheckpointError: the file has no place for something of it, or it is not complete.
     """
-    facts, target = plan.facts, model_format(f".{plan.recipe}")
-    assert target is not None, "by `transcode_checkpoint`"  # noqa: S101
+    facts = plan.facts
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)
-    config = facts.configs.get(CONFIG)
+    config = facts.statement.configs.get(CONFIG)
     if not isinstance(config, dict):
         raise facts.refusal("no config.json states its hyperparameters; name its folder")
     weights = {weight.weight.payload: weight for weight in plan.new_weights}
-    folder = source.config_folder(facts.component)
     try:
-        model = WholeModel(target, folder, config, facts.stored_tensors, weights)
+        model = WholeModel(target, facts.component.folder, config, facts.stored_tensors, weights)
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
     tensors, left_out = new_tensors(plan, model.tensors)

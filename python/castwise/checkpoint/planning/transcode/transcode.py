@@ -70,6 +70,6 @@ def transcode_checkpoint(
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
         )
-    derive = derive_transcoded if target is None else partial(derive_whole_model, source)
+    derive = derive_transcoded if target is None else partial(derive_whole_model, target)
     parts = [derive(plan) for plan in plans]
     return DerivedCheckpoint(source, parts, dtypes, is_file=is_file, recipe=recipe, model=model)
