@@ -35,7 +35,7 @@ from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.configs import SECTIONS, Statement, statements, undecodable
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.producers.written import Statements
-from castwise.quantization.weights.decoding import Decoding, decoding
+from castwise.quantization.weights.decoding import Decoding, Decodings
 from castwise.text.wording import about, given
 
 _LOGGER = logging.getLogger(__name__)
@@ -93,6 +93,10 @@ class SourceComponent:
         """What is stated of the quantisation."""
         return statements(self.configs, self._pairs)
 
+    @cached_property
+    def _decodings(self) -> Decodings:
+        return Decodings(self.stored_tensors, self.stored_tensors.read, self.section)
+
     def is_matrix(self, info: TensorInfo) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         return info.kind == "float" and self.model.is_matrix(info.name)
@@ -132,9 +136,8 @@ class SourceComponent:
         self, weight: QuantizedWeight, arithmetic: Arithmetic, axis: int | None = None
     ) -> Decoding:
         """Plan how a weight is read; refuse one that castwise cannot decode."""
-        section, tensors = self.section(weight), self.stored_tensors
         try:
-            return decoding(weight, tensors, tensors.read, section, arithmetic, axis=axis)
+            return self._decodings.plan(weight, arithmetic, axis)
         except Undecodable as error:
             raise self.refusal(f"{weight.payload!r}: {error}") from error
 

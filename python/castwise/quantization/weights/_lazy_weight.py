@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,8 @@ class LazyWeight(StoredWeight):
         if tensor.format is None:
             raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
 
-        def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            return self._read(name, ranges)
-
-        return LazyArray(name, tensor.shape, dtype_of(tensor.format), tensor.shape, box)
+        dtype, box = dtype_of(tensor.format), partial(self._read, name)
+        return LazyArray(name, tensor.shape, dtype, tensor.shape, box)
 
     def lazy_array(self, description: WeightForm, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
