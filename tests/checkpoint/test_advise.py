@@ -22,7 +22,7 @@ from castwise.checkpoint.advice.advice import patterns
 from castwise.checkpoint.advice.advise import _MARGIN as MARGIN
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.planning.written_schemes import written_schemes
-from castwise.checkpoint.surveying import predict_all, survey_tensors
+from castwise.checkpoint.surveying import Predictor, survey_tensors
 from castwise.cli import main
 from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
@@ -748,7 +748,7 @@ def test_small_weights_are_measured_together_as_alone(
     with open_checkpoint(path) as opened:
         (surveyed,) = survey_tensors(opened, opened.tensors, 1, None)
         for scheme in written_schemes(recipe):
-            predictions = predict_all([*surveyed.values()], scheme, recipe)
+            predictions = Predictor([*surveyed.values()]).predict(scheme, recipe)
             for name, prediction in zip(surveyed, predictions, strict=True):
                 x = arrays[name]
                 decoded = dequantize(quantize(x, scheme, recipe=recipe), "float32")

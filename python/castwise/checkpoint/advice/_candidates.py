@@ -135,14 +135,8 @@ def find_candidates(
     model = CheckpointModel(source, architecture)
     model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
-    encode = Encode(
-        None,
-        recipe,
-        None,
-        (),
-        _kept_map(),
-        {},
-        threads,
+    encode = replace(
+        plain_encode(recipe, threads),
         consumer=None if limits is None else limits.consumer.name,
         embeddings=embeddings,
         architecture=architecture,
@@ -234,8 +228,9 @@ def _reason(name: str, recipe: str, limits: Limits | None) -> str:
     return f"{recipe} writes none of it"
 
 
-def _kept_map() -> DtypeMap:
-    return DtypeMap.from_mapping({}, "map")
+def plain_encode(recipe: str, threads: int) -> Encode:
+    """Return a request of a recipe that quantises nothing, as it has no scheme."""
+    return Encode(None, recipe, None, (), DtypeMap.from_mapping({}, "map"), {}, threads)
 
 
 def _part_bytes(part: DerivedTensor) -> int:
