@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -28,7 +28,7 @@ from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
-from castwise.quantization import Scheme, schemes
+from castwise.quantization import Quantization, Scheme, schemes
 from castwise.quantization.arrays.comparison import compare_rows
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.registry import written_layout
@@ -196,7 +196,8 @@ def survey_file(
     Raises
     ------
     CheckpointError
-        The checkpoint is quantised, or has no floating tensor; a target is not known.
+        The checkpoint is quantised, or what states that cannot be read; it has no floating tensor;
+        or a target is not known.
     OSError
         A file cannot be read.
 
@@ -214,7 +215,13 @@ def survey_file(
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
     with open_checkpoint(path) as checkpoint:
-        if quantization_of(checkpoint) is not None:
+        quantization = quantization_of(checkpoint)
+        if quantization is not None and replace(quantization, unreadable=()) == Quantization():
+            raise CheckpointError(
+                f"{path} cannot be surveyed: what may state how it is stored cannot be read: "
+                f"{quantization.unreadable[0]}"
+            )
+        if quantization is not None:
             raise CheckpointError(
                 f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
                 "castwise dequantize makes of it"
@@ -495,6 +502,8 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
         return default_targets()
     if isinstance(targets, str):
         raise TypeError(f"{given('targets', targets)} is a text; give a list of names")
+    if not isinstance(targets, Iterable):
+        raise TypeError(f"{given('targets', targets)} is not a list of names")
     names: list[str] = []
     for target in targets:
         if target in scheme_names():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.array_bytes import from_bytes, native
 from castwise.checkpoint.containers.interface import ChunkedReader, Reader
 from castwise.checkpoint.containers.plain import PlainReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
@@ -121,7 +121,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
             )
         if not isinstance(reader, _RANGED) or math.prod(info.shape) == 0:
             with self._lock:
-                whole = self._recent.get((name,), lambda: reader.read(name))
+                whole = self._recent.get((name,), lambda: native(reader.read(name)))
             return whole[tuple(slice(*bounds) for bounds in ranges)]
         if [*ranges] == [(0, count) for count in info.shape] and (
             isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)
