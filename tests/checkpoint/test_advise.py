@@ -524,6 +524,19 @@ def test_one_group_is_a_list_of_one(model: Path) -> None:
         advise(model, bits=9.0, groups="a.*")
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"groups": 5}, "groups 5 is not a list of regular expressions, or names with one each"),
+        ({"formats": 5}, "formats 5 is not a list of names"),
+        ({"formats": "nvfp4"}, "formats 'nvfp4' is a text; give a list of names"),
+    ],
+)
+def test_options_of_another_type(model: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        advise(model, bits=9.0, **options)
+
+
 def test_weights_that_no_scheme_holds(tmp_path: Path) -> None:
     tensors = weights()
     tensors["model.layers.0.mlp.up_proj.weight"][3, 3] = np.nan

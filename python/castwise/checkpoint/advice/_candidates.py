@@ -201,6 +201,10 @@ def _targets(
     ]
     if formats is None:
         return available, list(WIDE_FORMATS)
+    if not isinstance(formats, Iterable):
+        raise TypeError(f"{given('formats', formats)} is not a list of names")
+    if isinstance(formats, str | bytes):
+        raise TypeError(f"{given('formats', formats)} is a text; give a list of names")
     schemes: list[str] = []
     wide: list[str] = []
     for name in formats:

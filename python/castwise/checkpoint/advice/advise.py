@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -351,6 +351,11 @@ def _groups(
         raise TypeError(
             f"{argument('groups')} must be a list of regular expressions, or names with one each, "
             f"not {given_groups!r}; give [{given_groups!r}]"
+        )
+    if not isinstance(given_groups, Iterable | None):
+        raise TypeError(
+            f"{given('groups', given_groups)} is not a list of regular expressions, or names with "
+            "one each"
         )
     texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
     patterns = [(text, pattern_of("groups", text)) for text in texts]
