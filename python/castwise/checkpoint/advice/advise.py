@@ -760,10 +760,7 @@ class _Problem:
                     f"{given('error', self._limit.error)} is less than that of any choice"
                 )
             return solution
-        groups = [
-            [Option(option.error, option.nbytes) for option in options] for options in self._options
-        ]
-        solution = solve(groups, limit - fixed_bytes)
+        solution = solve(self._weighed_options, limit - fixed_bytes)
         if solution is None:
             raise _TooFewBytesError
         return solution
@@ -831,7 +828,7 @@ class _Problem:
         names, options = self._groups[number], self._options[number]
         alternative = options[index]
         worst = max(self._surveys[name].errors[alternative.target] for name in names)
-        on_hull = [options[place] for place in hull([Option(o.error, o.nbytes) for o in options])]
+        on_hull = [options[place] for place in self._hulls[number]]
         cheaper = [option for option in on_hull if option.nbytes < alternative.nbytes]
         dearer = [option for option in on_hull if option.nbytes > alternative.nbytes]
         return Choice(
@@ -846,6 +843,16 @@ class _Problem:
             self._exponents[number],
         )
 
+    @cached_property
+    def _weighed_options(self) -> list[list[Option]]:
+        """What each group may become: its error, and its bytes, which are limited."""
+        return [[Option(row.error, row.nbytes) for row in options] for options in self._options]
+
+    @cached_property
+    def _hulls(self) -> list[list[int]]:
+        """Of each group what is on the lower convex hull."""
+        return [hull(options) for options in self._weighed_options]
+
     def _mean(self, cost: float) -> float:
         """Return the mean error of a sum; 0 for what differs from 0 by the sum's rounding."""
         return cost / self._total if cost > _ROUNDING * self._total else 0.0
@@ -853,10 +860,7 @@ class _Problem:
     @cached_property
     def _front(self) -> tuple[FrontPoint, ...]:
         """The points on the front of bytes and errors."""
-        groups = [
-            [Option(option.error, option.nbytes) for option in options] for options in self._options
-        ]
-        points = front(groups)
+        points = front(self._weighed_options)
         step = max(len(points) // _FRONT_POINTS, 1)
         front_points = [*points[:-1:step], points[-1]]
         fixed_bytes = self._size.fixed_bytes
