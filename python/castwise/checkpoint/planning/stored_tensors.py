@@ -100,8 +100,9 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
         Its shard is opened for that if no block keeps it open.
         """
-        ranges = ranges or [(0, count) for count in self[name].shape]
-        if self._users.get(id(self._readers[name])):
+        reader = self._readers[name]
+        ranges = ranges or [(0, count) for count in reader.tensors[name].shape]
+        if self._users.get(id(reader)):
             return self.box(name, ranges)
         with self.open_files(self.readers([name])):
             return self.box(name, ranges)
@@ -113,7 +114,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
         short runs all of them, once, or as many neighbours of each as there is room for. Of chunks
         all that the box meets are read, once.
         """
-        info, reader = self[name], self._readers[name]
+        reader = self._readers[name]
+        info = reader.tensors[name]
         if info.format is None:
             raise CheckpointError(
                 f"{reader.path}: tensor {name!r} is stored as {info.stored}, which castwise cannot "

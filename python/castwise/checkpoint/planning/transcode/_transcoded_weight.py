@@ -133,7 +133,7 @@ class TranscodedWeight:
         candidates = [
             self._tensor(DATA, payload, layout.payload, form, is_same=DATA in same),
             self._tensor(SCALES, scale, layout.parts[0].name, form, is_same=SCALES in same),
-            *(self._other(part, form) for part in form.layout.parts[1:]),
+            *[self._other(part, form) for part in layout.parts[1:]],
         ]
         tensors = [tensor for tensor in candidates if tensor is not None]
         homes = [tensor.home for tensor in tensors]
@@ -146,10 +146,11 @@ class TranscodedWeight:
         if not new_tensors:
             return []
         # The row of the codes has what is lost, unless they stay where they are.
-        of_losses = next((row for row in new_tensors if row.scheme is not None), new_tensors[0])
-        name = of_losses.info.name
+        codes = next((row for row in new_tensors if row.scheme is not None), None)
+        name = (codes or new_tensors[0]).info.name
         job = WeightJob(name, partial(self._slabs, name))
-        lost_bytes = sum(self.stored_tensors[name].nbytes for name in self.left_out(new_tensors))
+        gone = () if codes is None else self.left_out(new_tensors)
+        lost_bytes = sum(self.stored_tensors[name].nbytes for name in gone)
         return [
             # The bytes of tensors without a place count as those of the codes.
             replace(row, job=job, info=row.info._replace(nbytes=row.info.nbytes + lost_bytes))
