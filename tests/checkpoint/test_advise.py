@@ -22,7 +22,7 @@ from castwise.checkpoint.advice.advice import patterns
 from castwise.checkpoint.advice.advise import _MARGIN as MARGIN
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.planning.written_schemes import written_schemes
-from castwise.checkpoint.surveying import predict_all, survey_tensors
+from castwise.checkpoint.surveying import Predictor, survey_tensors
 from castwise.cli import main
 from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
@@ -524,6 +524,19 @@ def test_one_group_is_a_list_of_one(model: Path) -> None:
         advise(model, bits=9.0, groups="a.*")
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"groups": 5}, "groups 5 is not a list of regular expressions, or names with one each"),
+        ({"formats": 5}, "formats 5 is not a list of names"),
+        ({"formats": "nvfp4"}, "formats 'nvfp4' is a text; give a list of names"),
+    ],
+)
+def test_options_of_another_type(model: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=f"^{text}$"):
+        advise(model, bits=9.0, **options)
+
+
 def test_weights_that_no_scheme_holds(tmp_path: Path) -> None:
     tensors = weights()
     tensors["model.layers.0.mlp.up_proj.weight"][3, 3] = np.nan
@@ -748,7 +761,7 @@ def test_small_weights_are_measured_together_as_alone(
     with open_checkpoint(path) as opened:
         (surveyed,) = survey_tensors(opened, opened.tensors, 1, None)
         for scheme in written_schemes(recipe):
-            predictions = predict_all([*surveyed.values()], scheme, recipe)
+            predictions = Predictor([*surveyed.values()]).predict(scheme, recipe)
             for name, prediction in zip(surveyed, predictions, strict=True):
                 x = arrays[name]
                 decoded = dequantize(quantize(x, scheme, recipe=recipe), "float32")

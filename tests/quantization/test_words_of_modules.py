@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise._core import PolicyMap
 from castwise.cli import main
+from castwise.quantization.producers import _module_entries
+from castwise.quantization.producers._module_entries import module_values
 from producer_models import MODELS, Decodable, write
 from producer_models.awq_gptq import awq, gptq
 
@@ -51,6 +54,23 @@ DYNAMICS: dict[str, Any] = {
 @pytest.mark.parametrize("dynamic", DYNAMICS.values(), ids=DYNAMICS)
 def test_bits_of_single_modules(tmp_path: Path, dynamic: dict[str, Any]) -> None:
     equal(tmp_path, mixed({**GPTQ, "dynamic": dynamic}, down=gptq(4)(), up=gptq(8)()))
+
+
+@pytest.mark.parametrize("key", ["dynamic", "extra_config"])
+def test_patterns_are_compiled_once(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    method = "gptq" if key == "dynamic" else "auto-round"
+    patterns = {f".*layers\\.{number}\\..*": {"bits": number % 7 + 2} for number in range(64)}
+    maps: list[PolicyMap] = []
+
+    def make(*arguments: Any, **options: Any) -> PolicyMap:
+        maps.append(PolicyMap(*arguments, **options))
+        return maps[-1]
+
+    monkeypatch.setattr(_module_entries, "PolicyMap", make)
+    for number in range(64):
+        values = module_values({"quant_method": method, key: patterns})
+        assert values(f"model.layers.{number}.up").values["bits"] == number % 7 + 2
+    assert len(maps) == 1
 
 
 def test_groups_of_single_modules(tmp_path: Path) -> None:

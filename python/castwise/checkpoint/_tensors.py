@@ -115,6 +115,7 @@ def format_named(name: str) -> FormatInfo | None:
         return None
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the native numpy dtype of a format; raises as `format_info`."""
     dtype: np.dtype[Any] | None = format_info(name).dtype

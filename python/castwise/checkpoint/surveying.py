@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import cast, finfo
+from castwise._core import CastReport, cast, finfo
 from castwise._options import Recipe
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -28,7 +28,8 @@ from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
-from castwise.quantization import Scheme, schemes
+from castwise.quantization import Quantization, Scheme, schemes
+from castwise.quantization.arrays.comparison import compare_rows
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.registry import written_layout
 from castwise.quantization.producers.schemes import has_global_scale
@@ -52,6 +53,9 @@ _TOGETHER = 1 << 8
 
 # Elements that are cast, or quantised, in less time than a prediction takes, at most.
 _MEASURED = 1 << 14
+
+# The dtypes in which decoded elements are compared with those of a tensor.
+_DECODED = (np.dtype(np.float32), np.dtype(np.float64))
 
 _FLOAT8 = "fp8"
 _WIDE_BITS = 16
@@ -192,7 +196,8 @@ def survey_file(
     Raises
     ------
     CheckpointError
-        The checkpoint is quantised, or has no floating tensor; a target is not known.
+        The checkpoint is quantised, or what states that cannot be read; it has no floating tensor;
+        or a target is not known.
     OSError
         A file cannot be read.
 
@@ -210,7 +215,13 @@ def survey_file(
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
     with open_checkpoint(path) as checkpoint:
-        if quantization_of(checkpoint) is not None:
+        quantization = quantization_of(checkpoint)
+        if quantization is not None and replace(quantization, unreadable=()) == Quantization():
+            raise CheckpointError(
+                f"{path} cannot be surveyed: what may state how it is stored cannot be read: "
+                f"{quantization.unreadable[0]}"
+            )
+        if quantization is not None:
             raise CheckpointError(
                 f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
                 "castwise dequantize makes of it"
@@ -223,7 +234,8 @@ def survey_file(
         if not tensors:
             raise CheckpointError(f"{path} has no floating tensor, so there is nothing to survey")
         for batch in survey_tensors(checkpoint, tensors, workers, progress):
-            columns = [predict_all([*batch.values()], target) for target in names]
+            predictor = Predictor([*batch.values()])
+            columns = [predictor.predict(target) for target in names]
             for (name, tensor), *predictions in zip(batch.items(), *columns, strict=True):
                 rows.append(_row(name, tensor, dict(zip(names, predictions, strict=True))))
     rows.sort(key=lambda row: _severity(row, names[-1]))
@@ -240,47 +252,102 @@ class SurveyedTensor:
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
 
-def predict_all(
-    tensors: Sequence[SurveyedTensor], target: str, recipe: Recipe | None = None
-) -> list[Prediction]:
-    """Predict what a target loses of each tensor, or measure it.
+class Predictor:
+    """Predicts what targets lose of tensors that were surveyed together, or measures it."""
 
-    TypeError, ValueError: As `Survey.predict`.
-    """
-    scheme = _SCHEMES.get(target)
-    is_whole = scheme is not None and _has_one_scale(scheme, recipe)
-    predictions: dict[int, Prediction] = {}
-    reports: dict[int, Any] = {}
-    stacks: dict[Any, list[int]] = {}
-    # Few elements are measured, and those of which a prediction does not know. Small tensors of a
-    # shape are quantised together, unless the scheme has a scale for each whole tensor.
-    for index, tensor in enumerate(tensors):
-        counts, is_small = tensor.counts, tensor.counts.count <= _MEASURED
-        is_final = not counts.count or (scheme is not None and counts.infinities + counts.nans > 0)
-        if is_final or not is_small:  # no scheme holds what is not finite
-            predictions[index] = counts.predict(target, recipe=recipe)
-            if is_final or predictions[index].sqnr_db is not None:
-                continue
-        reports[index] = 0
-        if scheme is None:
-            reports[index] = sum(cast(x, target, report=True)[1] for x in tensor.pieces())
-        elif is_whole or not is_small:
-            stacks[index] = [index]
-        else:
-            (piece,) = tensor.pieces()
-            stacks.setdefault((piece.dtype, piece.shape), []).append(index)
-    for indices in stacks.values():
-        counts = tensors[indices[0]].counts
-        amax = counts.amax if is_whole and counts.count > _MEASURED else None
-        for pieces in zip(*(tensors[index].pieces() for index in indices), strict=True):
-            stack = np.stack(pieces) if len(pieces) > 1 else pieces[0][None]
-            x = stack if len(pieces) > 1 else pieces[0]
-            q = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
-            for index, report in zip(indices, compare_decoded(stack, q), strict=True):
-                reports[index] += report
-    for index, report in reports.items():
-        predictions[index] = Prediction.of_report(target, report, is_scheme=scheme is not None)
-    return [predictions[index] for index in range(len(tensors))]
+    def __init__(self, tensors: Sequence[SurveyedTensor]) -> None:
+        self._tensors = tensors
+        # Few elements are measured. Small tensors of a shape are quantised together.
+        groups: dict[Any, list[tuple[int, NDArray[Any]]]] = {}
+        self._large: list[int] = []
+        self._specials: set[int] = set()  # those with elements that are not finite
+        for index, tensor in enumerate(tensors):
+            counts = tensor.counts
+            if counts.infinities or counts.nans:
+                self._specials.add(index)
+            if 0 < counts.count <= _MEASURED:
+                (piece,) = tensor.pieces()
+                kind = piece.dtype, piece.shape, index in self._specials
+                groups.setdefault(kind, []).append((index, piece))
+            else:
+                self._large.append(index)
+        self._stacks = [
+            ([index for index, _ in rows], np.stack([piece for _, piece in rows]))
+            for rows in groups.values()
+        ]
+
+    def predict(self, target: str, recipe: Recipe | None = None) -> list[Prediction]:
+        """Predict what a target loses of each tensor, or measure it.
+
+        TypeError, ValueError: As `Survey.predict`.
+        """
+        is_scheme = target in _SCHEMES
+        return [
+            row
+            if isinstance(row, Prediction)
+            else Prediction.of_report(target, row, is_scheme=is_scheme)
+            for row in self._losses(target, recipe)
+        ]
+
+    def decibels(self, target: str, recipe: Recipe | None = None) -> list[float | None]:
+        """Return the ratio of signal to noise of each tensor alone; raises as `predict`."""
+        is_scheme = target in _SCHEMES
+        rows = self._losses(target, recipe) if is_scheme else self.predict(target, recipe)
+        return [row.sqnr_db for row in rows]
+
+    def _losses(self, target: str, recipe: Recipe | None) -> list[Prediction | CastReport]:
+        scheme = _SCHEMES.get(target)
+        is_whole = scheme is not None and _has_one_scale(scheme, recipe)
+        losses: dict[int, Any] = {}
+        for index in self._large:
+            counts = self._tensors[index].counts
+            losses[index] = counts.predict(target, recipe=recipe)
+            is_final = not counts.count or (scheme is not None and index in self._specials)
+            if not is_final and losses[index].sqnr_db is None:
+                amax = counts.amax if is_whole else None
+                losses[index] = self._measure(index, target, scheme, recipe, amax)
+        for indices, stack in self._stacks:
+            reports: Iterable[Prediction | CastReport]
+            if scheme is None:
+                reports = [cast(x, target, report=True)[1] for x in stack]
+            elif indices[0] in self._specials:  # no scheme holds them
+                reports = [self._tensors[n].counts.predict(target, recipe=recipe) for n in indices]
+            elif is_whole:
+                reports = [_quantization_report(x, target, recipe) for x in stack]
+            else:
+                x = stack if len(stack) > 1 else stack[0]
+                reports = compare_decoded(stack, quantize_slab(x, target, recipe=recipe, threads=1))
+            losses |= zip(indices, reports, strict=True)
+        return [losses[index] for index in range(len(self._tensors))]
+
+    def _measure(
+        self,
+        index: int,
+        target: str,
+        scheme: Scheme | None,
+        recipe: Recipe | None,
+        amax: float | None,
+    ) -> CastReport:
+        """Measure what a target loses of a large tensor, piece by piece."""
+        whole: Any = sum(
+            cast(x, target, report=True)[1]
+            if scheme is None
+            else _quantization_report(x, target, recipe, amax)
+            for x in self._tensors[index].pieces()
+        )
+        report: CastReport = whole
+        return report
+
+
+def _quantization_report(
+    x: NDArray[Any], target: str, recipe: Recipe | None, amax: float | None = None
+) -> CastReport:
+    """Quantise a matrix, or a stack of them, and measure what that loses."""
+    q = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
+    is_plain = x.ndim == MATRIX and x.dtype in _DECODED and x.flags.c_contiguous
+    rows = compare_rows(x, q, "peer") if is_plain else None
+    report = None if rows is None else rows.comparison.report
+    return compare_decoded(x[None], q)[0] if report is None else report
 
 
 def _has_one_scale(scheme: Scheme, recipe: str | None) -> bool:
@@ -335,8 +402,12 @@ def survey_stored(
             yield piece.swapaxes(-1, -2) if is_transposed else piece
 
     small = None if info.nbytes > _BYTES else [*pieces()]
-    counts: Any = sum(survey(piece, threads=threads) for piece in small or pieces())
-    counts = counts or survey(np.zeros(0, np.float32))  # without a piece
+    counts: Any
+    if small is not None and len(small) == 1:
+        counts = survey(small[0], threads=threads)
+    else:
+        counts = sum(survey(piece, threads=threads) for piece in small or pieces())
+        counts = counts or survey(np.zeros(0, np.float32))  # without a piece
     return SurveyedTensor(info, counts, pieces if small is None else lambda: small)
 
 
@@ -431,6 +502,8 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
         return default_targets()
     if isinstance(targets, str):
         raise TypeError(f"{given('targets', targets)} is a text; give a list of names")
+    if not isinstance(targets, Iterable):
+        raise TypeError(f"{given('targets', targets)} is not a list of names")
     names: list[str] = []
     for target in targets:
         if target in scheme_names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _FUSED = (
     ("q_proj", "k_proj", "v_proj"),
@@ -33,7 +34,7 @@ _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
 _EXPERTS = re.compile(r"(?:(?P<layer>.*)\.)?(?P<module>\w*experts|switch_mlp)\.(?P<part>.+)")
 # What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both.
-_OF_NEXT_TOKENS = re.compile(r"(?:.*\.)?(?:eh_proj|mtp\.fc)\.weight", re.DOTALL)
+_OF_NEXT_TOKENS = (".eh_proj.weight", ".mtp.fc.weight")
 
 _MATRIX, _STACK = 2, 3
 
@@ -48,19 +49,25 @@ def role_by_name(name: str, shape: Sequence[int]) -> str:
     is_stack = experts is not None and "." not in experts["part"].removesuffix(".weight")
     if is_stack and not (shape and is_matrix):
         return "unknown" if len(shape) == _MATRIX else "experts"
-    is_of_next = _OF_NEXT_TOKENS.fullmatch(name) is not None
-    if (role := "other" if is_of_next else _role_of(module, parents)) is not None:
+    is_of_next = f".{name}".endswith(_OF_NEXT_TOKENS)
+    role = "other" if is_of_next else _role_of(module, is_at_top=_TOP.issuperset(parents))
+    if role is not None:
         return role
     if len(shape) > _STACK or (len(shape) == _STACK and "conv" in name):
         return "convolution"
-    if is_matrix and parents and (role := _role_of(parents[-1], None)) in {"router", "head"}:
+    if (
+        is_matrix
+        and parents
+        and (role := _role_of(parents[-1], is_at_top=False)) in {"router", "head"}
+    ):
         return role
     return "linear" if is_matrix else "unknown"
 
 
-def _role_of(module: str, parents: Sequence[str] | None) -> str | None:
-    """Return the role of a module by its name; one inside another has no parents."""
-    if module in _ONLY_AT_TOP and (parents is None or not _TOP.issuperset(parents)):
+@lru_cache(1 << 10)
+def _role_of(module: str, *, is_at_top: bool) -> str | None:
+    """Return the role of a module by its name; some have one at the top of a model alone."""
+    if module in _ONLY_AT_TOP and not is_at_top:
         return None
     match = _ROLES.fullmatch(module)
     return None if match is None else match.lastgroup
@@ -68,6 +75,8 @@ def _role_of(module: str, parents: Sequence[str] | None) -> str | None:
 
 def experts_in(name: str) -> re.Match[str] | None:
     """Find the module of experts in a tensor's name: its `layer`, the `module`, and the `part`."""
+    if not ("experts." in name or "switch_mlp." in name):
+        return None
     return _EXPERTS.fullmatch(name)
 
 

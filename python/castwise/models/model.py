@@ -136,7 +136,8 @@ class Model:
 
     def is_in_out(self, name: str) -> bool:
         """Return True for matrices whose outputs are their columns."""
-        return " ".join(self.axes(name)).endswith(_IN_OUT)
+        parameter = self.find(name)  # without one, outputs are rows
+        return parameter is not None and parameter.axes.endswith(_IN_OUT)
 
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""

@@ -135,14 +135,8 @@ def find_candidates(
     model = CheckpointModel(source, architecture)
     model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
-    encode = Encode(
-        None,
-        recipe,
-        None,
-        (),
-        _kept_map(),
-        {},
-        threads,
+    encode = replace(
+        plain_encode(recipe, threads),
         consumer=None if limits is None else limits.consumer.name,
         embeddings=embeddings,
         architecture=architecture,
@@ -207,6 +201,10 @@ def _targets(
     ]
     if formats is None:
         return available, list(WIDE_FORMATS)
+    if not isinstance(formats, Iterable):
+        raise TypeError(f"{given('formats', formats)} is not a list of names")
+    if isinstance(formats, str | bytes):
+        raise TypeError(f"{given('formats', formats)} is a text; give a list of names")
     schemes: list[str] = []
     wide: list[str] = []
     for name in formats:
@@ -234,8 +232,9 @@ def _reason(name: str, recipe: str, limits: Limits | None) -> str:
     return f"{recipe} writes none of it"
 
 
-def _kept_map() -> DtypeMap:
-    return DtypeMap.from_mapping({}, "map")
+def plain_encode(recipe: str, threads: int) -> Encode:
+    """Return a request of a recipe that quantises nothing, as it has no scheme."""
+    return Encode(None, recipe, None, (), DtypeMap.from_mapping({}, "map"), {}, threads)
 
 
 def _part_bytes(part: DerivedTensor) -> int:

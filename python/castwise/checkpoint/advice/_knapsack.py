@@ -78,11 +78,10 @@ def _turns(light: Option, middle: Option, heavy: Option) -> bool:
     return light_slope > heavy_slope
 
 
-def edges(groups: Sequence[Sequence[Option]]) -> list[Edge]:
-    """Return the steps of all groups, those that save most by weight first."""
+def edges(groups: Sequence[Sequence[Option]], hulls: Sequence[Sequence[int]]) -> list[Edge]:
+    """Return the steps of all groups along their hulls, those that save most by weight first."""
     steps: list[Edge] = []
-    for number, options in enumerate(groups):
-        indices = hull(options)
+    for number, (options, indices) in enumerate(zip(groups, hulls, strict=True)):
         for start, end in pairwise(indices):
             cost = options[end].cost - options[start].cost
             steps.append(
@@ -93,14 +92,15 @@ def edges(groups: Sequence[Sequence[Option]]) -> list[Edge]:
 
 def solve(groups: Sequence[Sequence[Option]], limit: float) -> Solution | None:
     """Choose an option of each group; None if even the lightest ones are above the limit."""
-    indices = [hull(options)[0] for options in groups]
+    hulls = [hull(options) for options in groups]
+    indices = [corners[0] for corners in hulls]
     weight = sum(options[index].weight for options, index in zip(groups, indices, strict=True))
     if weight > limit:
         return None
     cost = sum(options[index].cost for options, index in zip(groups, indices, strict=True))
     least_cost, slope, is_full = cost, 0.0, False
     relaxed_weight = weight
-    for edge in edges(groups):
+    for edge in edges(groups, hulls):
         if not is_full and relaxed_weight + edge.weight > limit:
             # The relaxed problem takes a part of this step, and stops.
             least_cost += edge.cost * (limit - relaxed_weight) / edge.weight
@@ -202,13 +202,14 @@ class _MarginSearch:
 
 def front(groups: Sequence[Sequence[Option]]) -> list[Option]:
     """Return the sums of the relaxed solutions, from the lightest on."""
-    lightest = [options[hull(options)[0]] for options in groups]
+    hulls = [hull(options) for options in groups]
+    lightest = [options[corners[0]] for options, corners in zip(groups, hulls, strict=True)]
     cost, weight = (
         sum(option.cost for option in lightest),
         sum(option.weight for option in lightest),
     )
     points = [Option(cost, weight)]
-    for edge in edges(groups):
+    for edge in edges(groups, hulls):
         cost, weight = cost + edge.cost, weight + edge.weight
         points.append(Option(cost, weight))
     return points

@@ -14,7 +14,7 @@ from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.results.report import Progress
-from castwise.checkpoint.surveying import exponents_of, predict_all, survey_tensors
+from castwise.checkpoint.surveying import Predictor, exponents_of, survey_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def survey_weights(
     batches = survey_tensors(source, candidates.tensors, threads, progress)
     for batch in batches:
         errors: dict[str, dict[str, float]] = {name: {KEEP: 0.0} for name in batch}
-        targets: dict[str, list[str]] = {}
+        groups: dict[tuple[str, ...], list[str]] = {}  # by what they may become
         for name, tensor in batch.items():
             counts = tensor.counts
             if counts.infinities or counts.nans:
@@ -47,21 +47,18 @@ def survey_weights(
                     f"tensor {name!r} has {counts.infinities:,} infinite and {counts.nans:,} NaN "
                     "elements, which no scheme holds; repair it first"
                 )
-            for target in candidates.nbytes[name]:
-                if target != KEEP:
-                    targets.setdefault(target, []).append(name)
-        for target, names in targets.items():
-            recipe = cast("Recipe", candidates.recipe) if is_scheme(target) else None
-            predictions = predict_all([batch[name] for name in names], target, recipe)
-            for name, prediction in zip(names, predictions, strict=True):
-                errors[name][target] = _ratio(prediction.sqnr_db)
+            groups.setdefault(tuple(candidates.nbytes[name]), []).append(name)
+        for targets, names in groups.items():
+            predictor = Predictor([batch[name] for name in names])
+            for target in targets:
+                if target == KEEP:
+                    continue
+                recipe = cast("Recipe", candidates.recipe) if is_scheme(target) else None
+                for name, decibels in zip(names, predictor.decibels(target, recipe), strict=True):
+                    assert decibels is not None, "measured"  # noqa: S101
+                    is_nothing = math.isnan(decibels)
+                    errors[name][target] = 0.0 if is_nothing else 10.0 ** (-decibels / 10)
         # A survey takes as much memory as a small weight, so none is kept.
         for name, tensor in batch.items():
             result[name] = Surveyed(errors[name], exponents_of(tensor.counts))
     return result
-
-
-def _ratio(decibels: float | None) -> float:
-    """Return noise by signal."""
-    assert decibels is not None, "measured"  # noqa: S101
-    return 0.0 if math.isnan(decibels) else 10.0 ** (-decibels / 10)

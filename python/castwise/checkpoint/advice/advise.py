@@ -8,9 +8,9 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from castwise.checkpoint.advice._candidates import (
     Candidates,
     EntrySizes,
     find_candidates,
+    plain_encode,
 )
 from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
@@ -43,8 +44,7 @@ from castwise.checkpoint.planning.consumers_check import UnloadableError
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
 from castwise.checkpoint.planning.written_schemes import is_scheme
-from castwise.checkpoint.requests.options import Quantize
-from castwise.checkpoint.requests.quantize import checked_embeddings, checked_encode
+from castwise.checkpoint.requests.quantize import checked_embeddings
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
 from castwise.checkpoint.running.sizes import size_in_bytes
@@ -351,6 +351,11 @@ def _groups(
             f"{argument('groups')} must be a list of regular expressions, or names with one each, "
             f"not {given_groups!r}; give [{given_groups!r}]"
         )
+    if not isinstance(given_groups, Iterable | None):
+        raise TypeError(
+            f"{given('groups', given_groups)} is not a list of regular expressions, or names with "
+            "one each"
+        )
     texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
     patterns = [(text, pattern_of("groups", text)) for text in texts]
     used: set[str] = set()
@@ -553,7 +558,6 @@ def _beside_bytes(checkpoint: Checkpoint) -> tuple[int, list[Path]]:
     return copy_bytes + nbytes, indices
 
 
-@lru_cache(1 << 17)
 def _key(name: str) -> str:
     """Return the key of a map that is of one weight; in parentheses none is "default"."""
     return f"({re.escape(name)})"
@@ -571,16 +575,13 @@ class _StatementSizes:
         if not advice.quantizes:
             return 0
         schemes = {
-            _key(name): choice.target
+            name: choice.target
             for choice in advice.choices
             if is_scheme(choice.target)
             for name in choice.tensors
         }
-        if self._count_bytes is None:  # each weight by its name, for all choices
-            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(schemes.values()))
-            recipe: Any = self._candidates.recipe
-            request = Quantize(source=self._checkpoint.path, recipe=recipe, dtype_map=keys)
-            encode = checked_encode(request, self._threads)
+        if self._count_bytes is None:
+            encode = plain_encode(self._candidates.recipe, self._threads)
             is_file = not self._checkpoint.is_folder
             self._count_bytes = statement_sizes(self._checkpoint, encode, is_file=is_file)
         return self._count_bytes(schemes)
@@ -604,23 +605,23 @@ class _Problem:
         self._options: list[list[Alternative]] = []
         self._exponents: list[dict[int, int]] = []
         for names in groups:
-            counts: Counter[int] = Counter()
-            for name in names:
-                counts.update(surveys[name].exponents)
+            rows = [surveys[name] for name in names]
+            counts = Counter(rows[0].exponents)
+            for row in rows[1:]:
+                counts.update(row.exponents)
             self._exponents.append(dict(sorted(counts.items())))
-            targets = [
-                target
-                for target in candidates.nbytes[names[0]]
-                if all(target in candidates.nbytes[name] for name in names)
-            ]
+            sizes = [candidates.nbytes[name] for name in names]
+            weights = [importance[name] for name in names]
+            shared = {*sizes[0]}.intersection(*sizes[1:])
             self._options.append(
                 [
                     Alternative(
                         target,
-                        sum(candidates.nbytes[name][target] for name in names),
-                        sum(importance[name] * surveys[name].errors[target] for name in names),
+                        sum([size[target] for size in sizes]),
+                        sum([w * row.errors[target] for w, row in zip(weights, rows, strict=True)]),
                     )
-                    for target in targets
+                    for target in sizes[0]
+                    if target in shared
                 ]
             )
 
@@ -718,7 +719,7 @@ class _Problem:
             sum(choice.error for choice in choices) / self._total,
             None,
             None,
-            self._front(),
+            self._front,
             None if limits is None else limits.consumer.name,
         )
 
@@ -758,10 +759,7 @@ class _Problem:
                     f"{given('error', self._limit.error)} is less than that of any choice"
                 )
             return solution
-        groups = [
-            [Option(option.error, option.nbytes) for option in options] for options in self._options
-        ]
-        solution = solve(groups, limit - fixed_bytes)
+        solution = solve(self._weighed_options, limit - fixed_bytes)
         if solution is None:
             raise _TooFewBytesError
         return solution
@@ -829,7 +827,7 @@ class _Problem:
         names, options = self._groups[number], self._options[number]
         alternative = options[index]
         worst = max(self._surveys[name].errors[alternative.target] for name in names)
-        on_hull = [options[place] for place in hull([Option(o.error, o.nbytes) for o in options])]
+        on_hull = [options[place] for place in self._hulls[number]]
         cheaper = [option for option in on_hull if option.nbytes < alternative.nbytes]
         dearer = [option for option in on_hull if option.nbytes > alternative.nbytes]
         return Choice(
@@ -844,15 +842,24 @@ class _Problem:
             self._exponents[number],
         )
 
+    @cached_property
+    def _weighed_options(self) -> list[list[Option]]:
+        """What each group may become: its error, and its bytes, which are limited."""
+        return [[Option(row.error, row.nbytes) for row in options] for options in self._options]
+
+    @cached_property
+    def _hulls(self) -> list[list[int]]:
+        """Of each group what is on the lower convex hull."""
+        return [hull(options) for options in self._weighed_options]
+
     def _mean(self, cost: float) -> float:
         """Return the mean error of a sum; 0 for what differs from 0 by the sum's rounding."""
         return cost / self._total if cost > _ROUNDING * self._total else 0.0
 
+    @cached_property
     def _front(self) -> tuple[FrontPoint, ...]:
-        groups = [
-            [Option(option.error, option.nbytes) for option in options] for options in self._options
-        ]
-        points = front(groups)
+        """The points on the front of bytes and errors."""
+        points = front(self._weighed_options)
         step = max(len(points) // _FRONT_POINTS, 1)
         front_points = [*points[:-1:step], points[-1]]
         fixed_bytes = self._size.fixed_bytes

@@ -123,10 +123,11 @@ class Side:
 
     def format(self, name: str, of_other: str | None) -> str | None:
         """Return the format in which a tensor comes; a decoded one as the other wants it."""
-        tensor = self._derived_tensor(name)
+        reader, stored_name = self.names[name]
+        tensor = reader.find_derived(stored_name) if isinstance(reader, DerivedReader) else None
         if tensor is None:
-            return self._targets.get(name, self.info(name).format)
-        if not self.is_decoded(name):
+            return self._targets.get(name, reader.tensors[stored_name].format)
+        if isinstance(reader, DerivedReader) and reader.derivation != "decode":
             return tensor.format
         if self._format_asked is None and of_other in FORMATS:
             return of_other
@@ -134,9 +135,10 @@ class Side:
 
     def is_decoded(self, name: str) -> bool:
         """Return True for a quantised weight that is decoded as it is read."""
-        reader = self.names[name][0]
-        is_decoder = isinstance(reader, DerivedReader) and reader.derivation == "decode"
-        return is_decoder and self._derived_tensor(name) is not None
+        reader, stored_name = self.names[name]
+        if not isinstance(reader, DerivedReader) or reader.derivation != "decode":
+            return False
+        return reader.find_derived(stored_name) is not None
 
     def _derived_tensor(self, name: str) -> DerivedTensor | None:
         reader, stored_name = self.names[name]

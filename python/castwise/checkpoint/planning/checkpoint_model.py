@@ -140,8 +140,10 @@ class CheckpointModel:
 
     def _split(self, name: str) -> tuple[str, Model, str]:
         """Return the folder of a tensor, the model there, and the name in that."""
-        prefix = next(prefix for prefix in self._prefixes if name.startswith(prefix))
-        return prefix, self._models[prefix], name.removeprefix(prefix)
+        for prefix in self._prefixes:
+            if name.startswith(prefix):
+                return prefix, self._models[prefix], name.removeprefix(prefix)
+        raise AssertionError("each tensor is of a component")
 
     @property
     def unknown_types(self) -> list[str]:

@@ -39,7 +39,7 @@ from castwise.quantization.producers.keras_layers import plain_model
 from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.stated import SECTIONS
 from castwise.quantization.producers.stored_weight import Undecodable
-from castwise.quantization.weights.decoding import Decoding, decoding
+from castwise.quantization.weights.decoding import Decoding, Decodings
 from castwise.text.wording import about, given
 
 
@@ -136,6 +136,10 @@ class SourceComponent:
         """What is stated of the quantisation."""
         return statements(self.statement.configs, self.statement.metadata)
 
+    @cached_property
+    def _decodings(self) -> Decodings:
+        return Decodings(self.stored_tensors, self.stored_tensors.read, self.section)
+
     def is_matrix(self, info: TensorInfo) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         return info.kind == "float" and self.model.is_matrix(info.name)
@@ -175,9 +179,8 @@ class SourceComponent:
         self, weight: QuantizedWeight, arithmetic: Arithmetic, axis: int | None = None
     ) -> Decoding:
         """Plan how a weight is read; refuse one that castwise cannot decode."""
-        section, tensors = self.section(weight), self.stored_tensors
         try:
-            return decoding(weight, tensors, tensors.read, section, arithmetic, axis=axis)
+            return self._decodings.plan(weight, arithmetic, axis)
         except Undecodable as error:
             raise self.refusal(f"{weight.payload!r}: {error}") from error
 

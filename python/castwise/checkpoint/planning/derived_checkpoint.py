@@ -145,6 +145,8 @@ class DerivedCheckpoint:
         for plan in self.plans:
             plan.warn()
         self._model.warn()
+        if self._recipe is None:
+            return
         prefixes = {prefix for prefix, statements in self._statements() if statements.sections}
         for component in self.source.components:
             if component.prefix not in prefixes:

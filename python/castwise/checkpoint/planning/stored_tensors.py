@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.array_bytes import from_bytes, native
 from castwise.checkpoint.containers.interface import ChunkedReader, Reader
 from castwise.checkpoint.containers.plain import PlainReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
@@ -100,8 +100,9 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
         Its shard is opened for that if no block keeps it open.
         """
-        ranges = ranges or [(0, count) for count in self[name].shape]
-        if self._users.get(id(self._readers[name])):
+        reader = self._readers[name]
+        ranges = ranges or [(0, count) for count in reader.tensors[name].shape]
+        if self._users.get(id(reader)):
             return self.box(name, ranges)
         with self.open_files(self.readers([name])):
             return self.box(name, ranges)
@@ -113,7 +114,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
         short runs all of them, once, or as many neighbours of each as there is room for. Of chunks
         all that the box meets are read, once.
         """
-        info, reader = self[name], self._readers[name]
+        reader = self._readers[name]
+        info = reader.tensors[name]
         if info.format is None:
             raise CheckpointError(
                 f"{reader.path}: tensor {name!r} is stored as {info.stored}, which castwise cannot "
@@ -121,7 +123,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
             )
         if not isinstance(reader, _RANGED) or math.prod(info.shape) == 0:
             with self._lock:
-                whole = self._recent.get((name,), lambda: reader.read(name))
+                whole = self._recent.get((name,), lambda: native(reader.read(name)))
             return whole[tuple(slice(*bounds) for bounds in ranges)]
         if [*ranges] == [(0, count) for count in info.shape] and (
             isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)

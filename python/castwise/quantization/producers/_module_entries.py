@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from castwise._core import PolicyMap
@@ -92,37 +93,38 @@ def module_values(section: Mapping[str, Any]) -> Callable[[str], ModuleValues]:
 class _Entries(NamedTuple):
     """What is stated of single modules: by their names, and by patterns in order."""
 
-    names: Mapping[str, Any]
-    patterns: PolicyMap
+    entries: Mapping[str, Any]  # by name or pattern
+    names: Collection[str]  # those that name a module itself
+    patterns: PolicyMap  # which of the patterns a name matches
     problem: str | None
 
 
 def _of_gptq(dynamic: object) -> _Entries | None:
     if not isinstance(dynamic, dict) or not dynamic:
         return None
-    patterns = [
-        (f"(?:{key.removeprefix('+:').removeprefix('-:')})[\\s\\S]*", key, entry)
-        for key, entry in dynamic.items()
-    ]
-    return _Entries({}, *_compile("fullmatch", patterns))
+    return _Entries(dynamic, (), *_compile("fullmatch", tuple(dynamic)))
 
 
 def _of_auto_round(extra: object) -> _Entries | None:
     if not isinstance(extra, dict) or not extra:
         return None
-    names = {key: entry for key, entry in extra.items() if _NAME.fullmatch(key)}
-    patterns = [(key, key, entry) for key, entry in extra.items() if key not in names]
-    return _Entries(names, *_compile("search", patterns))
+    names = {key for key in extra if _NAME.fullmatch(key)}
+    patterns = tuple(key for key in extra if key not in names)
+    return _Entries(extra, names, *_compile("search", patterns))
 
 
+@lru_cache(16)  # a section is asked for each weight
 def _compile(
-    match: Literal["fullmatch", "search"], patterns: Iterable[tuple[str, str, Any]]
+    match: Literal["fullmatch", "search"], keys: tuple[str, ...]
 ) -> tuple[PolicyMap, str | None]:
     """Compile patterns of a file, which nobody trusts; say which cannot be matched."""
     policies, problem = PolicyMap(match, "first", linear=True), None
-    for pattern, key, entry in patterns:
+    for key in keys:
+        pattern = key
+        if match == "fullmatch":  # of the beginning of a name
+            pattern = f"(?:{key.removeprefix('+:').removeprefix('-:')})[\\s\\S]*"
         try:
-            policies.insert(pattern, _LEFT_OUT if key.startswith("-:") else entry)
+            policies.insert(pattern, key)
         except (ValueError, TypeError):
             problem = f"has the pattern {key!r}, which castwise cannot match in bounded time"
     return policies, problem
@@ -136,14 +138,15 @@ def _by_entries(
 
     def values(module: str) -> ModuleValues:
         if module in entries.names:
-            entry = entries.names[module]
+            entry = entries.entries[module]
         elif entries.problem is not None:
             return ModuleValues(section, entries.problem)
         else:
             match = entries.patterns.find(module)
             if match is None:
                 return ModuleValues(section)
-            entry = match[1]
+            key = match[1]
+            entry = _LEFT_OUT if key.startswith("-:") else entries.entries[key]
         if not isinstance(entry, dict):
             return ModuleValues(section, f"states {entry!r} of it, which is not an object")
         statements = {key: value for key, value in entry.items() if value is not None}

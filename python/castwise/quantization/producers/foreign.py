@@ -112,8 +112,8 @@ class _Siblings:
         module, last = _module(weight), tail(weight)
         if module not in self._numbered_in:
             variables = self._modules.get(module + _NUMBERED, ())
-            names = (name for name in variables if not tail(name).isdigit())
-            self._numbered_in[module] = tuple(self._unknown(names))
+            names = [name for name in variables if not tail(name).isdigit()]
+            self._numbered_in[module] = self._unknown(names) if names else ()
         # Names without a module are those of a file, of which only some belong together.
         if module == "" and last != _WEIGHT:
             near = tuple(self._foreign_names(self._with_prefix(f"{last}_"), module))
@@ -122,13 +122,13 @@ class _Siblings:
                 siblings = self._modules.get(module, ())
                 self._foreign_in[module] = tuple(self._foreign_names(siblings, module))
             near = self._foreign_in[module]
-        further = (*self._unknown(self._with_prefix(f"{weight}.")), *self._numbered_in[module])
-        return (*near, *further) if further else near
+        beneath, numbered = [*self._with_prefix(f"{weight}.")], self._numbered_in[module]
+        return (*near, *self._unknown(beneath), *numbered) if beneath or numbered else near
 
-    def _unknown(self, names: Iterable[str]) -> Iterator[str]:
+    def _unknown(self, names: Iterable[str]) -> tuple[str, ...]:
         """Name those that belong to no payload."""
-        stored_names = (self._tensors[name].name for name in names)
-        return (name for name in stored_names if name not in self._known_names)
+        stored_names = [self._tensors[name].name for name in names]
+        return tuple(name for name in stored_names if name not in self._known_names)
 
     def _foreign_names(self, siblings: Iterable[str], module: str) -> Iterator[str]:
         """Name those of the siblings of a module that it has for no reason known."""

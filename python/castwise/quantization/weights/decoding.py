@@ -31,7 +31,8 @@ from castwise.quantization.producers.geometry import (
 )
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, SCALE, ZERO
 from castwise.quantization.producers.lazy import LazyArray, Range
-from castwise.quantization.producers.names import Described
+from castwise.quantization.producers.names import Described, tail
+from castwise.quantization.producers.producer import Rule
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stored_weight import (
@@ -136,6 +137,11 @@ def _as_bytes(payload: LazyArray) -> LazyArray:
     return LazyArray(payload.name, shape, np.dtype(np.uint8), shape, box)
 
 
+_PARTS = ("data", "scale", "global_scale", "zero_point")
+# Roles of parts of which only shapes and formats tell how a weight is decoded.
+_OF_NUMBERS = frozenset((SCALE, GLOBAL, ZERO, ACTIVATION))
+
+
 @dataclass(frozen=True, slots=True)
 class Slab:
     """Rows of one matrix of a weight: where it is in the stack, and where they begin and end."""
@@ -170,24 +176,109 @@ class Decoding:
                 yield Slab(place, start, min(start + count, rows))
 
 
-def decoding(
-    weight: QuantizedWeight,  # what was recognised
-    tensors: Mapping[str, Described],  # all tensors of the checkpoint, by name
-    read: Read,  # reads of one of them what is within ranges; here only what describes the weight
-    section: Mapping[str, Any],  # what states the method of quantisation, as its producer writes it
-    arithmetic: Arithmetic,  # "peer" or "exact"
-    *,
-    # Along which blocks are to lie, -1 or -2; None for that of the unquantised model
-    axis: int | None = None,
-) -> Decoding:
-    """Plan how a weight is decoded.
+class Decodings:
+    """Plans how weights of a checkpoint are decoded: once those that differ in names alone."""
 
-    Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
-    """
-    case = StoredWeight(weight, tensors, read, section)
-    if weight.recipes == (TYPED,):
-        return _of_blocks(case, axis, arithmetic)
-    recipe, description = _describe_weight(case)
+    def __init__(
+        self,
+        tensors: Mapping[str, Described],  # all tensors of the checkpoint, by name
+        read: Read,  # reads of one of them what is within ranges
+        # Returns what states how a weight is stored, as its producers write it
+        section_of: Callable[[QuantizedWeight], Mapping[str, Any]],
+    ) -> None:
+        self._tensors, self._read, self._section_of = tensors, read, section_of
+        self._plans: dict[tuple[object, ...], tuple[QuantizedWeight, Decoding]] = {}
+
+    def plan(
+        self,
+        weight: QuantizedWeight,  # what was recognised
+        arithmetic: Arithmetic,  # "peer" or "exact"
+        # Along which blocks are to lie, -1 or -2; None for that of the unquantised model
+        axis: int | None = None,
+    ) -> Decoding:
+        """Plan how a weight is decoded.
+
+        Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
+        """
+        payload, tensors = weight.payload, self._tensors
+        stem = payload[: len(payload) - len(tail(payload))]
+        kind = (
+            *(weight.scheme, weight.block, weight.recipes, weight.by_shapes, arithmetic, axis),
+            *weight.parts.values(),
+            *[
+                (name.removeprefix(stem), (tensor := tensors[name]).format, tensor.shape)
+                for name in (payload, *weight.parts)
+            ],
+        )
+        similar, plan = self._plans.get(kind, (None, None))
+        if similar is not None and plan is not None and similar.layouts == weight.layouts:
+            return self._rename(plan, similar, weight)
+        case = StoredWeight(weight, tensors, self._read, self._section_of(weight))
+        if weight.recipes == (TYPED,):
+            return _of_blocks(case, axis, arithmetic)
+        recipe, rule = _rule_of(case)
+        plan = _plan_array(case, recipe, rule(case), arithmetic, axis)
+        # Other rules look at tensors beside the weight, or at what is in some of its parts.
+        if rule is usual and _OF_NUMBERS.issuperset(weight.parts.values()) and self._is_plain(plan):
+            self._plans[kind] = weight, plan
+        return plan
+
+    def _is_plain(self, plan: Decoding) -> bool:
+        """Return True if all parts are read as they are stored."""
+        whole: Any = plan.whole
+        boxes = [part.box for key in _PARTS if (part := getattr(whole, key)) is not None]
+        are_read = all(isinstance(box, partial) and box.func is self._read for box in boxes)
+        return are_read and not whole.extras
+
+    def _rename(
+        self, plan: Decoding, similar: QuantizedWeight, weight: QuantizedWeight
+    ) -> Decoding:
+        """Return the plan of a similar weight, with the tensors of this one."""
+        names = dict(zip(similar.parts, weight.parts, strict=True))
+        names[similar.payload] = weight.payload
+        whole: Any = plan.whole
+        parts = {
+            key: LazyArray(
+                name := names[part.name],
+                part.shape,
+                part.dtype,
+                part.stored_shape,
+                partial(self._read, name),
+            )
+            for key in _PARTS
+            if (part := getattr(whole, key)) is not None
+        }
+        q = whole._with(**parts)
+        return Decoding(
+            plan.shape,
+            plan.matrix_shape,
+            plan.step,
+            [names[name] for name in plan.parts],
+            partial(_rows, q),
+            q,
+        )
+
+
+def _rule_of(case: StoredWeight) -> tuple[str, Rule]:
+    """Return the producer that a weight may be of, and its rule; several have the usual one."""
+    producers = [find_recipe(name) for name in case.weight.recipes]
+    if case.weight.by_shapes and len(producers) > 1:
+        return producers[0].name, usual
+    has_rule = any(producer.rule is not None for producer in producers)
+    is_decoded = all(producer.is_decoded for producer in producers)
+    if not is_decoded or (has_rule and len(producers) > 1):
+        raise case.unknown()
+    return producers[0].name, producers[0].rule or usual
+
+
+def _plan_array(
+    case: StoredWeight,
+    recipe: str,
+    description: WeightForm,
+    arithmetic: Arithmetic,
+    axis: int | None,
+) -> Decoding:
+    """Plan how a weight is decoded that its producer's rule describes."""
     if axis is not None:
         description = description._replace(axis=axis)
     try:
@@ -198,19 +289,6 @@ def decoding(
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
     return _of_array(q, description)
-
-
-def _describe_weight(case: StoredWeight) -> tuple[str, WeightForm]:
-    """Apply the rule of the producers that it may be of, which have one layout for it."""
-    producers = [find_recipe(name) for name in case.weight.recipes]
-    if case.weight.by_shapes and len(producers) > 1:
-        return producers[0].name, usual(case)
-    has_rule = any(producer.rule is not None for producer in producers)
-    is_decoded = all(producer.is_decoded for producer in producers)
-    if not is_decoded or (has_rule and len(producers) > 1):
-        raise case.unknown()
-    rule = producers[0].rule or usual
-    return producers[0].name, rule(case)
 
 
 def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (its parts are lazy)

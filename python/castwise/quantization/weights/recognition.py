@@ -220,9 +220,9 @@ class _Search:
     def _missing(self, match: Match[Described], statement: Stated) -> str | None:
         """Name what is beside the payload in another format, or stated to be there, and is not."""
         wrong = None
-        matched_parts = [part for part, _ in match.parts.values()]
+        matched_parts = {id(part) for part, _ in match.parts.values()}  # rows of the table
         for part in match.layout.parts:
-            if part in matched_parts or not part.formats:  # any format fits what is there
+            if id(part) in matched_parts or not part.formats:  # any format fits what is there
                 continue
             tensor = self._tensors.get(name_part(part.name, match.weight))
             if tensor is None or tensor is match.payload:

@@ -128,11 +128,12 @@ def candidate_parts(
     CheckpointError: the checkpoint is quantised already, or cannot be.
     """
     for component in source.components if encodes else ():
-        choice = _choice_of(source, component, replace(encodes[0], leaves_unfit=True))
-        for infos in choice.kinds():
+        facts = _facts_of(source, component, encodes[0])
+        check_shapes(facts.model, (), encodes[0].architecture)
+        for infos in _kinds(facts, encodes[0]):
             parts: dict[str, Sequence[DerivedTensor]] = {}
             for encode in encodes:
-                single = choose(choice.facts, replace(encode, leaves_unfit=True), infos[:1])
+                single = choose(facts, replace(encode, leaves_unfit=True), infos[:1])
                 if single.encodings:
                     _, tensors = _encoded_tensors(single)
                     parts[encode.scheme or ""] = tensors[infos[0].name]
@@ -163,16 +164,20 @@ def _check_used(
 def statement_sizes(
     source: Checkpoint, encode: Encode, *, is_file: bool
 ) -> Callable[[Mapping[str, str]], int]:
-    """Return a function of the schemes of keys: the bytes of what states how weights are stored.
+    """Return a function of the schemes of weights, by name: the bytes of what states these.
 
     These are beside what is there before. It raises as `encode_checkpoint` does.
     """
-    plain = replace(encode, schemes={})
-    plans = [_choice_of(source, component, plain) for component in source.components]
+    parts = [_facts_of(source, component, encode) for component in source.components]
+    # Each tensor is named by its whole name.
+    keys = [[(info, part.prefix + info.name, False) for info in _infos_of(part)] for part in parts]
 
     def count_bytes(schemes: Mapping[str, str]) -> int:
         request = replace(encode, schemes=schemes)
-        choices = [choose(plan.facts, request, keys=plan.keys) for plan in plans]
+        choices = [
+            choose(part, request, keys=keys_of_part)
+            for part, keys_of_part in zip(parts, keys, strict=True)
+        ]
         statements_of_parts = [_statements(choice, is_file=is_file) for choice in choices]
         return sum(_statement_bytes(text) for text in statements_of_parts if text is not None)
 
@@ -202,18 +207,6 @@ class WeightChoice:
     encodings: Mapping[str, Encoding]  # how the weights are stored that are quantised, by name
     plain_matrices: Sequence[str]  # the matrices that stay
 
-    def kinds(self) -> list[list[TensorInfo]]:
-        """Return the matrices by what decides how they may be quantised."""
-        kinds: dict[Any, list[TensorInfo]] = {}
-        model = self.facts.model
-        for info, _, _ in self.keys:
-            if self.facts.is_matrix(info) and not _stays(model, self.encode, info.name):
-                name = info.name
-                name_traits = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
-                kind = info.shape, info.format, model.role(name), *name_traits
-                kinds.setdefault(kind, []).append(info)
-        return [*kinds.values()]
-
     def kept_rows(self) -> Iterator[tuple[TensorInfo, str, str]]:
         """Yield the floating tensors that stay, each with its role and why it does."""
         model, encode = self.facts.model, self.encode
@@ -234,8 +227,32 @@ class WeightChoice:
             yield info, model.role(info.name), reason
 
 
+def _kinds(facts: SourceComponent, encode: Encode) -> list[list[TensorInfo]]:
+    """Return the matrices of a component by what decides how they may be quantised."""
+    kinds: dict[Any, list[TensorInfo]] = {}
+    model = facts.model
+    for info in _infos_of(facts):
+        if facts.is_matrix(info) and not _stays(model, encode, info.name):
+            name = info.name
+            name_traits = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
+            kind = info.shape, info.format, model.role(name), *name_traits
+            kinds.setdefault(kind, []).append(info)
+    return [*kinds.values()]
+
+
+def _infos_of(facts: SourceComponent) -> Sequence[TensorInfo]:
+    """Return the tensors that may be quantised."""
+    # What states a component without a configuration is of the model.
+    return facts.tensors if facts.component.has_config else ()
+
+
 def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> WeightChoice:
     """Choose which tensors of a component are quantised; refuse one that is, or may be, already."""
+    return choose(_facts_of(source, component, encode), encode)
+
+
+def _facts_of(source: Checkpoint, component: Component, encode: Encode) -> SourceComponent:
+    """Return a component as it is; refuse one that is quantised, or may be, already."""
     facts = SourceComponent(
         source,
         component,
@@ -248,7 +265,7 @@ def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> Weig
         _refuse_quantised(source, facts, facts.quantization)
     if not isinstance(facts.statement.configs.get(CONFIG, {}), dict):
         raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
-    return choose(facts, encode)
+    return facts
 
 
 def _refuse_quantised(
@@ -285,10 +302,10 @@ def choose(
     """
     used: set[str] = set()
     if keys is None:
-        # What states a component without a configuration is of the model.
-        every = facts.tensors if facts.component.has_config else ()
         patterns = [(text, pattern_of("ignore", text)) for text in encode.ignore]
-        rows = [(info, *_key_of(facts, encode, patterns, info)) for info in infos or every]
+        rows = [
+            (info, *_key_of(facts, encode, patterns, info)) for info in infos or _infos_of(facts)
+        ]
         used = {text for _, key, texts in rows for text in (*texts, *([key] if key else []))}
         keys = [(info, key, bool(texts)) for info, key, texts in rows]
     if infos is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,28 @@ def form_of_experts(
 ) -> Layout | None:
     """Return how a weight is stored as (experts, in, out); None for others, and elsewhere."""
     name = weight.name.removesuffix(WEIGHT)
-    for layout in find_recipe(recipe).layouts if model.role(name) == ROLE_OF_EXPERTS else ():
-        is_transposed = layout.storage is not None and layout.storage.orientation == "parts"
-        if is_transposed and layout.scheme == scheme and tail(name) in layout.parameters:
+    for layout in _layouts_of_experts(recipe, scheme):
+        if tail(name) in layout.parameters and model.role(name) == ROLE_OF_EXPERTS:
             return layout
     return None
 
 
-def check_parts(weight_in_form: TranscodedWeight, recipe: str, model: Model) -> None:
+@cache
+def _layouts_of_experts(recipe: str, scheme: str) -> tuple[Layout, ...]:
+    """Return the layouts of a scheme that store experts as (experts, in, out)."""
+    return tuple(
+        layout
+        for layout in find_recipe(recipe).layouts
+        if layout.scheme == scheme
+        and layout.storage is not None
+        and layout.storage.orientation == "parts"
+    )
+
+
+def check_parts(weight_in_form: TranscodedWeight, recipe: str, *, are_experts: bool) -> None:
     """Refuse a part that the other form has no place for, and shapes that it cannot have.
+
+    `are_experts` says that `form_of_experts` has a layout for it.
 
     ValueError: there is one.
     """
@@ -93,7 +107,7 @@ def check_parts(weight_in_form: TranscodedWeight, recipe: str, model: Model) -> 
             f"stores them as rows; {AGAIN}"
         )
     stacking = find_recipe(recipe).transcoding.stacks
-    stacks = stacking == "also" or form_of_experts(weight, scheme, recipe, model) is not None
+    stacks = stacking == "also" or are_experts
     fits = is_stack if stacking == "only" else is_matrix or (is_stack and stacks)
     if plan.matrix_shape != plan.shape or not fits:
         arrangement = (
@@ -118,15 +132,18 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
 
 
 def give_form(
-    weight_in_form: TranscodedWeight, recipe: str, section: Mapping[str, Any], model: Model
+    weight_in_form: TranscodedWeight,
+    recipe: str,
+    section: Mapping[str, Any],  # what states how it is stored now
+    model: Model,
+    experts: Layout | None,  # its `form_of_experts`
 ) -> None:
-    """Let a weight get the form of its scheme as of a producer; `section` states what it is now.
+    """Let a weight get the form of its scheme as of a producer.
 
     ValueError: the producer cannot hold it so.
     """
     weight, scheme = weight_in_form.weight, weight_in_form.scheme
     shape = weight_in_form.plan.matrix_shape
-    experts = form_of_experts(weight, scheme, recipe, model)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)
     if producer.transcoding.block_of_form is not None:

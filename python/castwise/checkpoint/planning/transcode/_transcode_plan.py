@@ -184,14 +184,14 @@ def _transcode(
         raise facts.refusal(
             f"{weight.payload!r} has blocks of {size}, which {recipe} has not; {AGAIN}"
         )
-    axis = -1 if form_of_experts(weight, scheme, recipe, facts.model) is None else -2
-    reading = facts.decoding(weight, "peer", axis)
+    experts = form_of_experts(weight, scheme, recipe, facts.model)
+    reading = facts.decoding(weight, "peer", -1 if experts is None else -2)
     transcoded_weight = TranscodedWeight(
         weight, scheme, reading, stored_tensors=facts.stored_tensors, warn=warn
     )
     try:
-        check_parts(transcoded_weight, recipe, facts.model)
-        give_form(transcoded_weight, recipe, facts.section(weight), facts.model)
+        check_parts(transcoded_weight, recipe, are_experts=experts is not None)
+        give_form(transcoded_weight, recipe, facts.section(weight), facts.model, experts)
     except ValueError as error:
         raise facts.refusal(str(error)) from error
     return transcoded_weight

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -134,23 +133,30 @@ class TranscodedWeight:
         candidates = [
             self._tensor(DATA, payload, layout.payload, form, is_same=DATA in same),
             self._tensor(SCALES, scale, layout.parts[0].name, form, is_same=SCALES in same),
-            *(self._other(part, form) for part in form.layout.parts[1:]),
+            *[self._other(part, form) for part in layout.parts[1:]],
         ]
         tensors = [tensor for tensor in candidates if tensor is not None]
-        homes = Counter(tensor.home for tensor in tensors)
-        staying = [tensor for tensor in tensors if homes[tensor.home] == 1 and self._stays(tensor)]
-        self._staying = {tensor.info.name for tensor in staying}
-        new_tensors = [tensor for tensor in tensors if tensor not in staying]
+        homes = [tensor.home for tensor in tensors]
+        new_tensors: list[DerivedTensor] = []
+        for tensor in tensors:
+            if homes.count(tensor.home) == 1 and self._stays(tensor):
+                self._staying.add(tensor.info.name)
+            else:
+                new_tensors.append(tensor)
+        if not new_tensors:
+            return []
         # The row of the codes has what is lost, unless they stay where they are.
-        names = [tensor.info.name for tensor in new_tensors if tensor.scheme is not None]
-        payload = next(iter(names or [tensor.info.name for tensor in new_tensors]), "")
-        job = WeightJob(payload, partial(self._slabs, payload))
-        new_tensors = [replace(tensor, job=job) for tensor in new_tensors]
+        codes = next((row for row in new_tensors if row.scheme is not None), None)
+        name = (codes or new_tensors[0]).info.name
+        job = WeightJob(name, partial(self._slabs, name))
+        gone = () if codes is None else self.left_out(new_tensors)
+        lost_bytes = sum(self.stored_tensors[name].nbytes for name in gone)
         return [
-            tensor
-            if tensor.scheme is None
-            else self._with_left_out(tensor, self.left_out(new_tensors))
-            for tensor in new_tensors
+            # The bytes of tensors without a place count as those of the codes.
+            replace(row, job=job, info=row.info._replace(nbytes=row.info.nbytes + lost_bytes))
+            if row.scheme is not None
+            else DerivedTensor(row.info, row.format, row.home, row.sources, job)
+            for row in new_tensors
         ]
 
     def _slabs(
@@ -162,11 +168,6 @@ class TranscodedWeight:
             yield from WeightJob.of_one(name, self._single_slabs[name]).slabs([name], None)
         if payload in names and self._maker.keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
-
-    def _with_left_out(self, payload: DerivedTensor, names: Iterable[str]) -> DerivedTensor:
-        """Count the bytes of tensors without a place as those of the codes."""
-        nbytes = payload.info.nbytes + sum(self.stored_tensors[name].nbytes for name in names)
-        return replace(payload, info=payload.info._replace(nbytes=nbytes))
 
     def left_out(self, tensors: Sequence[DerivedTensor]) -> set[str]:
         """Name the stored tensors that have no place any more."""

@@ -1,0 +1,69 @@
+"""Surveys of checkpoints: byte orders, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError
+from oracle import Array
+
+SWAPPED = np.dtype(np.float32).newbyteorder()
+
+
+def weights() -> dict[str, Array]:
+    """Few elements are measured, as are those of which no prediction knows."""
+    draw = np.random.default_rng(11)
+    return {
+        "few.weight": draw.standard_normal((32, 64), np.float32),
+        "many.weight": draw.standard_normal((256, 256), np.float32),
+        "alike.weight": np.full((130, 160), 3.71, np.float32),
+    }
+
+
+def save(path: Path, arrays: dict[str, Array]) -> Path:
+    if path.suffix == ".npy":
+        np.save(path, arrays["alike.weight"])
+    else:
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_arrays_in_another_byte_order(tmp_path: Path, suffix: str) -> None:
+    native = weights()
+    swapped = {name: array.astype(SWAPPED) for name, array in native.items()}
+    paths = [
+        save(tmp_path / f"{order}{suffix}", arrays)
+        for order, arrays in (("native", native), ("swapped", swapped))
+    ]
+    targets = ["bfloat16", "fp8_channel", "fp8_tensor", "nvfp4"]
+    surveys = [checkpoint.survey_file(path, targets).tensors for path in paths]
+    if suffix == ".npz":
+        assert repr(surveys[0]) == repr(surveys[1])
+        advice = [checkpoint.advise(path, bits=9) for path in paths]
+        assert repr(advice[0].choices) == repr(advice[1].choices)
+        made = [tmp_path / f"{path.stem}.safetensors" for path in paths]
+        for path, target in zip(paths, made, strict=True):
+            checkpoint.quantize_file(path, target, "fp8_channel")
+        assert made[0].read_bytes() == made[1].read_bytes()
+    assert surveys[0][0].predictions == surveys[1][0].predictions
+
+
+def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    checkpoint.save(folder / "model.safetensors", {"fc.weight": np.ones((4, 4), np.float32)})
+    (folder / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"cannot be read: config\.json: ") as error:
+        checkpoint.survey_file(folder)
+    assert "is quantised" not in str(error.value)
+
+
+@pytest.mark.parametrize("targets", [5, 0.5])
+def test_targets_of_another_type(targets: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^targets {targets} is not a list of names$"):
+        checkpoint.survey_file("absent.safetensors", targets)
