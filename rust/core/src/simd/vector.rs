@@ -53,9 +53,13 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     ///
     /// # Safety
     /// As for the kernel's [`RawKernel::run`].
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output;
+    #[inline(always)]
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, as `self` is of it; the rest is the caller's promise.
+        unsafe { Self::function()(kernel) }
+    }
 
-    /// Returns the function that [`Vector::run`] calls, for a level that is there.
+    /// Returns the function of a kernel that is compiled for the level; it may be called if the level is there.
     fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output;
 
     unsafe fn load(source: *const u8) -> Self::Integers;

@@ -35,11 +35,6 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
-        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
-        unsafe { level::run_avx2(kernel) }
-    }
-
     fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
         level::run_avx2::<K>
     }

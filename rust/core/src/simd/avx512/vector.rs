@@ -56,11 +56,6 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
-        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
-        unsafe { level::run_avx512(kernel) }
-    }
-
     fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
         level::run_avx512::<K>
     }

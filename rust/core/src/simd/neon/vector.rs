@@ -37,11 +37,6 @@ unsafe impl Vector for Neon {
     }
 
     #[inline(always)]
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
-        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
-        unsafe { level::run_portable(kernel) }
-    }
-
     fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
         level::run_portable::<K>
     }
