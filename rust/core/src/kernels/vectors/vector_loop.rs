@@ -75,7 +75,7 @@ struct StepLoop<'a, V, S, const SIZE: usize, const ZEROS: bool>(&'a Round, Phant
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> StepLoop<'_, V, S, SIZE, ZEROS> {
     fn function() -> Loop {
         // SAFETY: a loop has the layout, and is passed like, the reference that it is made of.
-        unsafe { std::mem::transmute::<unsafe fn(Self), Loop>(V::function::<Self>()) }
+        unsafe { std::mem::transmute::<unsafe fn(Self), Loop>(V::function::<S, Self>()) }
     }
 }
 
@@ -93,9 +93,10 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
             for i in 0..steps {
                 let target = target.add(i * V::BYTES * SIZE * if ZEROS { 2 } else { 1 });
                 let source = source.add(i * V::BYTES * S::FROM);
+                // By reference below: an array by value is dropped, by a function that an incremental build does not inline.
                 let codes = S::step(ready, source);
                 if ZEROS {
-                    for (part, codes) in codes.into_iter().enumerate() {
+                    for (part, &codes) in codes.iter().enumerate() {
                         let [low, high] = V::with_zeros::<SIZE>(codes);
                         let target = target.add(2 * part * V::BYTES);
                         if rarely(streams) {
@@ -113,11 +114,11 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
                     for line in (0..V::BYTES * S::FROM).step_by(CACHE_LINE) {
                         prefetch(source.wrapping_add(PREFETCH + line));
                     }
-                    for (part, codes) in codes.into_iter().enumerate() {
+                    for (part, &codes) in codes.iter().enumerate() {
                         V::stream(target.add(part * V::BYTES), codes);
                     }
                 } else {
-                    for (part, codes) in codes.into_iter().enumerate() {
+                    for (part, &codes) in codes.iter().enumerate() {
                         V::store(target.add(part * V::BYTES), codes);
                     }
                 }

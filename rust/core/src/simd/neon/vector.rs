@@ -7,7 +7,7 @@
 use std::arch::aarch64 as arch;
 use std::arch::asm;
 
-use crate::cpu::level::{self, Level, RawKernel};
+use crate::cpu::level::{Level, Owner, RawKernel};
 use crate::simd::halves::nearest_bf16;
 use crate::simd::vector::{TABLE_BYTES, Tables, Vector, operations, or_masked, rarely, rounding};
 
@@ -37,8 +37,8 @@ unsafe impl Vector for Neon {
     }
 
     #[inline(always)]
-    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
-        level::run_portable::<K>
+    fn function<O: Owner<K>, K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        O::portable
     }
 
     operations! {
