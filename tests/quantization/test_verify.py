@@ -235,8 +235,18 @@ def test_stored_parts_of_other_rows_are_refused(part: str, rows: int) -> None:
     assert compared().different == x.size
     for length in (rows - 1, 1, 0):
         parts[part] = parts[part][:length]
-        with pytest.raises(ValueError, match=r"have other rows than x|must begin with \[8\]"):
+        refusal = rf"{part} has shape \[{length}, .*must begin with \[{rows}\]"
+        with pytest.raises(ValueError, match=refusal):
             compared()
+
+
+def test_a_stack_is_no_matrix_to_compare() -> None:
+    """The refusal names its shape."""
+    x, data = np.ones((2, 3, 4), np.float32), np.ones((3, 4), np.uint8)
+    scale = np.ones((3, 1), np.float32)
+    decoding: Any = {"element": "uint8", "bits": 8, "block": (1, 0)}
+    with pytest.raises(ValueError, match=r"x has shape \[2, 3, 4\]; give a matrix"):
+        compare_stored(x, data, scale, x.dtype, (decoding, None))
 
 
 def test_a_row_that_no_memory_holds_is_refused() -> None:

@@ -68,6 +68,7 @@ impl FloatSpec {
 
     /// Magnitude code of infinity, if the format has one.
     #[must_use]
+    #[inline]
     pub const fn infinity_code(&self) -> Option<u64> {
         match self.specials {
             Specials::Ieee => Some(((1 << self.exponent_bits) - 1) << self.mantissa_bits),

@@ -26,10 +26,13 @@ use smallvec::SmallVec;
 
 use options::{DecodeOptions, EncodeOptions};
 
-/// An array for the core, and the addresses of its first byte and one past its last.
+/// The addresses of an array's first byte and one past its last.
+type Extent = (usize, usize);
+
+/// An array for the core, and its extent.
 struct Operand {
     array: core::Array,
-    extent: (usize, usize),
+    extent: Extent,
 }
 
 impl Operand {
@@ -94,20 +97,18 @@ fn named(argument: &str, name: &str) -> PyResult<Format> {
 }
 
 /// Checks that no written array shares memory with another.
-fn apart<'a>(written: &[&Operand], read: impl Iterator<Item = &'a Operand>) -> PyResult<()> {
-    let meet = |a: &Operand, b: &Operand| meet(a.extent, b.extent);
-    let among = written.iter().enumerate().any(|(index, a)| written[..index].iter().any(|b| meet(a, b)));
-    if among || read.into_iter().any(|a| written.iter().any(|b| meet(a, b))) {
-        return Err(PyValueError::new_err(SHARED));
+fn apart(written: &[Extent], read: &[Extent]) -> PyResult<()> {
+    let pairs = |(index, &target)| written[..index].iter().chain(read).any(|&other| meet(target, other));
+    if written.iter().enumerate().any(pairs) {
+        return Err(PyValueError::new_err(
+            "an array that is written shares memory with another argument; give one with memory of its own.",
+        ));
     }
     Ok(())
 }
 
-const SHARED: &str =
-    "an array that is written shares memory with another argument; give one with memory of its own.";
-
 /// Whether two extents have addresses in common.
-fn meet(a: (usize, usize), b: (usize, usize)) -> bool {
+fn meet(a: Extent, b: Extent) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
@@ -159,7 +160,7 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 /// A decoding, and the extents of all arrays that it reads.
 struct ReadDecoding {
     decoding: Decoding,
-    extents: Vec<(usize, usize)>,
+    extents: Vec<Extent>,
 }
 
 impl ReadDecoding {
@@ -256,9 +257,7 @@ pub(crate) fn decode_blocks<'py>(
     let first = out;
     let out = Operand::target("out", out)?;
     let ReadDecoding { decoding, extents } = ReadDecoding::of(data, scale, &options, &out)?;
-    if extents.iter().any(|&read| meet(out.extent, read)) {
-        return Err(PyValueError::new_err(SHARED));
-    }
+    apart(&[out.extent], &extents)?;
     let map = options.code_map.map(Bound::unbind).zip(match &decoding.meaning {
         Meaning::Map(map) => Some(map.clone()),
         Meaning::Format(_) => None,
@@ -289,7 +288,7 @@ pub(crate) fn decode_blocks<'py>(
 pub(crate) struct BlockDecoder {
     decoder: Mutex<core::BlockDecoder>,
     parts: Vec<Part>,
-    extents: Vec<(usize, usize)>,
+    extents: Vec<Extent>,
     /// The code map, and its values as they were read.
     map: Option<(Py<PyUntypedArray>, Vec<f32>)>,
     shape: Vec<usize>,
@@ -423,14 +422,10 @@ pub(crate) fn encode_blocks<'py>(
     let zero_point = target("zero_point", options.zero_point.as_ref())?;
     let bias = target("bias", options.bias.as_ref())?;
     let (encoding, global_extent) = read_encoding(&x, &options)?;
-    {
-        let written: Vec<_> =
-            [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()].into_iter().flatten().collect();
-        apart(&written, [&x].into_iter())?;
-        if global_extent.is_some_and(|read| written.iter().any(|a| meet(a.extent, read))) {
-            return Err(PyValueError::new_err(SHARED));
-        }
-    }
+    let targets = [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()];
+    let written: SmallVec<[Extent; 4]> = targets.into_iter().flatten().map(|target| target.extent).collect();
+    let read: SmallVec<[Extent; 2]> = [Some(x.extent), global_extent].into_iter().flatten().collect();
+    apart(&written, &read)?;
     let to = Encoded { data: data.array, scale: scale.array, zero_point: get(zero_point), bias: get(bias) };
     let stored = match options.stored {
         Some(stored) => alike(&stored, &objects)?.then_some(stored),
@@ -449,7 +444,7 @@ pub(crate) fn encode_blocks<'py>(
 }
 
 /// Reads an encoding of an array, and the extent of the global scale.
-fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, Option<(usize, usize)>)> {
+fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, Option<Extent>)> {
     let scheme = Scheme::find(&options.scheme).map_err(to_python)?;
     let global_scale = options.global_scale.as_ref();
     let global_scale = global_scale.map(|array| global("global_scale", array, x)).transpose()?;
@@ -609,7 +604,7 @@ fn ends(
     out: &Bound<'_, PyAny>,
 ) -> PyResult<(core::Array, core::Array)> {
     let (source, out) = (Operand::source(name, source)?, Operand::target("out", out)?);
-    apart(&[&out], [&source].into_iter())?;
+    apart(&[out.extent], &[source.extent])?;
     Ok((source.array, out.array))
 }
 

@@ -189,9 +189,9 @@ impl Level {
         unsafe {
             match self.0 {
                 #[cfg(target_arch = "x86_64")]
-                InstructionSet::Avx512 => run_avx512(kernel),
+                InstructionSet::Avx512 => <K as Owner<K>>::avx512(kernel),
                 #[cfg(target_arch = "x86_64")]
-                InstructionSet::Avx2 => run_avx2(kernel),
+                InstructionSet::Avx2 => <K as Owner<K>>::avx2(kernel),
                 // Told to the compiler, which else would compile kernels for fused multiply-add where there is none.
                 #[cfg(target_arch = "x86_64")]
                 InstructionSet::Neon => std::hint::unreachable_unchecked(),
@@ -202,10 +202,11 @@ impl Level {
 
     /// Returns the functions of a kernel, by the numbers of the levels that they are compiled for; each needs the features of
     /// its level, and what the kernel's [`RawKernel::run`] needs.
-    pub(crate) fn functions<K: RawKernel>() -> [unsafe fn(K) -> K::Output; InstructionSet::COUNT] {
-        let portable: unsafe fn(K) -> K::Output = run_portable::<K>;
+    pub(crate) fn functions<O: Owner<K>, K: RawKernel>() -> [unsafe fn(K) -> K::Output; InstructionSet::COUNT]
+    {
+        let portable: unsafe fn(K) -> K::Output = O::portable;
         #[cfg(target_arch = "x86_64")]
-        return [portable, portable, run_avx2::<K>, run_avx512::<K>];
+        return [portable, portable, O::avx2, O::avx512];
         #[cfg(not(target_arch = "x86_64"))]
         return [portable; InstructionSet::COUNT];
     }
@@ -220,42 +221,57 @@ impl Level {
         unsafe {
             match self.0 {
                 #[cfg(target_arch = "x86_64")]
-                InstructionSet::Avx512 | InstructionSet::Avx2 => run_avx2(kernel),
+                InstructionSet::Avx512 | InstructionSet::Avx2 => <K as Owner<K>>::avx2(kernel),
                 _ => run_portable(kernel),
             }
         }
     }
 }
 
-/// Not inlined, as its siblings are not, so that no floating-point operation can move out of a caller's
-/// [`super::DefaultEnvironment`].
+/// Runs a kernel compiled for every CPU.
 ///
 /// # Safety
 /// As for the kernel's [`RawKernel::run`].
-#[inline(never)]
+#[inline(always)]
 pub(crate) unsafe fn run_portable<K: RawKernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promise.
-    unsafe { kernel.run() }
+    unsafe { <K as Owner<K>>::portable(kernel) }
 }
 
-/// # Safety
-/// The features, and as for the kernel's [`RawKernel::run`].
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt")]
-pub(crate) unsafe fn run_avx2<K: RawKernel>(kernel: K) -> K::Output {
-    // SAFETY: the caller's promise.
-    unsafe { kernel.run() }
+/// The functions of a kernel, one for each level. An incremental build compiles methods of a trait with the module of the type
+/// that has them, the owner: so a changed kernel does not compile all others again, as with plain functions of this module.
+///
+/// They are not inlined, so that no floating-point operation can move out of a caller's [`super::DefaultEnvironment`].
+pub(crate) trait Owner<K: RawKernel> {
+    /// # Safety
+    /// As for the kernel's [`RawKernel::run`].
+    #[inline(never)]
+    unsafe fn portable(kernel: K) -> K::Output {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.run() }
+    }
+
+    /// # Safety
+    /// The features, and as for the kernel's [`RawKernel::run`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt")]
+    unsafe fn avx2(kernel: K) -> K::Output {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.run() }
+    }
+
+    /// # Safety
+    /// As for [`Owner::avx2`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(
+        enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512ifma,avx512vl,avx512vbmi"
+    )]
+    unsafe fn avx512(kernel: K) -> K::Output {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.run() }
+    }
 }
 
-/// # Safety
-/// As for [`run_avx2`].
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(
-    enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512ifma,avx512vl,avx512vbmi"
-)]
-pub(crate) unsafe fn run_avx512<K: RawKernel>(kernel: K) -> K::Output {
-    // SAFETY: the caller's promise.
-    unsafe { kernel.run() }
-}
+impl<O, K: RawKernel> Owner<K> for O {}

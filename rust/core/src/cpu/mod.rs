@@ -5,4 +5,4 @@ pub mod level;
 
 pub use environment::DefaultEnvironment;
 pub use level::{InstructionSet, Level};
-pub(crate) use level::{Kernel, RawKernel};
+pub(crate) use level::{Kernel, Owner, RawKernel};

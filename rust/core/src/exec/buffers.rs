@@ -35,12 +35,21 @@ fn take<B: Any>() -> Option<Box<B>> {
 #[expect(clippy::unnecessary_box_returns, reason = "they stay where they are between calls")]
 fn make<B: Default + Send + 'static>() -> Box<B> {
     const SMALL: usize = 1 << 13;
-    if size_of::<B>() <= SMALL {
-        return make_here();
+    let mut buffers = None;
+    if size_of::<B>() > SMALL {
+        call_on_stack(4 * size_of::<B>() + (1 << 16), &mut || buffers = Some(make_here()));
     }
-    let stack_size = 4 * size_of::<B>() + (1 << 16);
-    let maker = thread::Builder::new().stack_size(stack_size).spawn(make_here);
-    maker.ok().and_then(|maker| maker.join().ok()).unwrap_or_else(make_here)
+    buffers.unwrap_or_else(make_here)
+}
+
+/// Calls a function in a thread with a stack of so many bytes, if one can be started. (One piece of code for all kinds of
+/// buffers: starting threads takes much.)
+fn call_on_stack(bytes: usize, function: &mut (dyn FnMut() + Send)) {
+    thread::scope(|scope| {
+        let maker = thread::Builder::new().stack_size(bytes).spawn_scoped(scope, function);
+        // What a panic leaves unmade, the caller makes.
+        drop(maker.map(thread::ScopedJoinHandle::join));
+    });
 }
 
 /// Not inlined: where they are made on the stack, its pages would be touched in each call.

@@ -70,7 +70,7 @@ impl Groups {
             // SAFETY: N groups from here on are among the caller's readable ones.
             unsafe {
                 let vectors = std::array::from_fn(|place| T::load(from.add(group * K + place * N)));
-                for (channel, vector) in deinterleaved::<T, N, K>(vectors).into_iter().enumerate() {
+                for (channel, &vector) in deinterleaved::<T, N, K>(vectors).iter().enumerate() {
                     if channel < channels {
                         T::store(to(channel).add(group), vector);
                     }

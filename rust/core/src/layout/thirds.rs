@@ -88,7 +88,7 @@ mod in_registers {
                         Avx512::load(from.add(Avx512::BYTES)),
                         Avx512::load(from.add(2 * Avx512::BYTES)),
                     ];
-                    for (channel, places) in places.into_iter().enumerate() {
+                    for (channel, &places) in places.iter().enumerate() {
                         if channel < channels {
                             let to = to.wrapping_offset(channel as isize * to_stride);
                             Avx512::store(to.add(group * size), Avx512::lookup::<3>(table, places));

@@ -109,7 +109,7 @@ unsafe fn square<T: Shuffle<N>, const N: usize>(
     // SAFETY: the caller's promise.
     let vectors: [T::Vector; N] =
         std::array::from_fn(|line| unsafe { T::load(from.offset(line as isize * stride).cast()) });
-    for (line, vector) in deinterleaved::<T, N, N>(vectors).into_iter().enumerate() {
+    for (line, &vector) in deinterleaved::<T, N, N>(vectors).iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe { T::store(to.offset(line as isize * to_stride).cast(), vector) };
     }

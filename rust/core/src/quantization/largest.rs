@@ -271,7 +271,7 @@ impl<T: Real> RawKernel for Widen<'_, T> {
                     let (line, mut start) = (area.row(row), first);
                     while start + LANES <= end {
                         let from = line.add(start).cast::<[T; LANES]>().read_unaligned();
-                        for (lane, value) in from.into_iter().enumerate() {
+                        for (lane, &value) in from.iter().enumerate() {
                             low[lane] = if value < low[lane] { value } else { low[lane] };
                             high[lane] = if value > high[lane] { value } else { high[lane] };
                         }

@@ -1,9 +1,12 @@
 //! A stored weight beside a plain one: some rows at a time are encoded, compared with what is stored, decoded once in cache, and
 //! measured.
 
+use smallvec::SmallVec;
+
 use super::decode::{BlockDecoder, Decoding};
 use super::encode::{BlockEncoder, Encoded, Encoding, encode};
 use super::rows::Array;
+use super::work::Extent;
 use crate::compare::{self, Comparison};
 use crate::cpu::Level;
 use crate::error::Error;
@@ -50,7 +53,8 @@ pub unsafe fn compare_stored(
 ) -> Result<StoredComparison, Error> {
     let tall = encoding.map_or(1, |encoding| encoding.block.0).max(decoding.block.0);
     let [rows, columns] = x.shape[..] else {
-        return Err(Error::InvalidOption { message: "x is not a matrix; give rows and columns.".to_owned() });
+        let message = format!("x has shape {:?}; give a matrix, which has rows and columns.", x.shape);
+        return Err(Error::InvalidOption { message });
     };
     let is_cut = [decoding.block.0, encoding.map_or(1, |encoding| encoding.block.0)]
         .iter()
@@ -61,11 +65,15 @@ pub unsafe fn compare_stored(
     } else {
         rows.max(1)
     };
-    let has_rows = |array: &Array, tall: usize| array.shape.first() == Some(&rows.div_ceil(tall));
-    let of_blocks = [&decoding.scale, &decoding.zero_point, &decoding.bias];
-    let are_whole = of_blocks.into_iter().flatten().all(|array| has_rows(array, decoding.block.0.max(1)));
-    if step < rows && !(has_rows(&decoding.data, 1) && are_whole) {
-        return Err(Error::InvalidOption { message: "codes and scales have other rows than x.".to_owned() });
+    if step < rows {
+        let matrix = Extent { stack: SmallVec::new(), rows, columns, block: decoding.block };
+        let Decoding { data, scale, zero_point, bias, .. } = decoding;
+        matrix.check("data", data, rows)?;
+        for (argument, array) in [("scale", scale), ("zero_point", zero_point), ("bias", bias)] {
+            if let Some(array) = array {
+                matrix.check(argument, array, matrix.row_blocks())?;
+            }
+        }
     }
     // Of arrays with strides of 0, whose elements share memory.
     let too_long = || Error::InvalidOption {

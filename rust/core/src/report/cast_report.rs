@@ -125,6 +125,7 @@ impl CastReport {
 }
 
 /// Returns the smaller number, where 0 means "none".
+#[inline]
 pub(crate) fn smallest_nonzero(a: f64, b: f64) -> f64 {
     if a == 0.0 || (b != 0.0 && b < a) { b } else { a }
 }

@@ -46,6 +46,7 @@ fn bits(value: f64) -> i64 {
     value.abs().to_bits() as i64
 }
 
+#[inline]
 fn number(bits: i64) -> f64 {
     f64::from_bits(bits as u64)
 }

@@ -101,6 +101,7 @@ impl MaxRelativeError {
         risen.is_some()
     }
 
+    #[inline]
     fn new(error: f32, source: f32) -> Self {
         let quotient = f64::from(error) / f64::from(source);
         let near = quotient as f32;

@@ -1,6 +1,6 @@
 //! The operations on registers over which algorithms are written once.
 
-use crate::cpu::{Level, RawKernel};
+use crate::cpu::{Level, Owner, RawKernel};
 
 /// Operations of one instruction or a few, each with the contract of the trait, or of the module.
 macro_rules! operations {
@@ -53,10 +53,14 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     ///
     /// # Safety
     /// As for the kernel's [`RawKernel::run`].
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output;
+    #[inline(always)]
+    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the level is there, as `self` is of it; the rest is the caller's promise.
+        unsafe { Self::function::<K, K>()(kernel) }
+    }
 
-    /// Returns the function that [`Vector::run`] calls, for a level that is there.
-    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output;
+    /// Returns the function of a kernel that is compiled for the level; it may be called if the level is there.
+    fn function<O: Owner<K>, K: RawKernel>() -> unsafe fn(K) -> K::Output;
 
     unsafe fn load(source: *const u8) -> Self::Integers;
     unsafe fn store(target: *mut u8, a: Self::Integers);
@@ -330,6 +334,7 @@ pub(crate) fn rarely(condition: bool) -> bool {
 pub(crate) struct Rest<const BYTES: usize>(pub(crate) [u8; BYTES]);
 
 impl<const BYTES: usize> Rest<BYTES> {
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Self([0; BYTES])
     }

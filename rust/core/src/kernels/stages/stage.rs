@@ -14,8 +14,7 @@ use crate::codec::encode::Encoder;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary64, Pivot};
 use crate::codec::product::{Factor, Product, odd_product};
-use crate::cpu::level::run_portable;
-use crate::cpu::{InstructionSet, Level, RawKernel};
+use crate::cpu::{InstructionSet, Level, Owner, RawKernel};
 use crate::plain::Plain;
 
 /// The memory of one call of a stage: `count` elements at each pointer that the stage uses.
@@ -129,10 +128,10 @@ pub(crate) struct Elements {
 impl Elements {
     pub(crate) fn new<L: SpanLoop>(elements: L) -> Self {
         let functions = if L::PORTABLE {
-            let portable: unsafe fn(_) = run_portable::<OnLevel<'_, L>>;
+            let portable: unsafe fn(_) = <L as Owner<OnLevel<'_, L>>>::portable;
             [portable; InstructionSet::COUNT]
         } else {
-            Level::functions::<OnLevel<'_, L>>()
+            Level::functions::<L, OnLevel<'_, L>>()
         };
         // SAFETY: a loop on a level has the layout, and is passed like, the reference that it is made of.
         let functions = functions

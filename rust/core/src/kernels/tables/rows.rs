@@ -131,8 +131,9 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
                 } else {
                     short_tables::sub_saturated_signed8(index, Avx2::splat8(ROW as u8))
                 };
-                for (result, table) in results.iter_mut().zip(tables) {
-                    *result = Avx2::add8(*result, short_tables::lookup_nibbles(*table, index));
+                // No `zip`, here and in other loops over registers: an incremental build does not inline it.
+                for (plane, result) in results.iter_mut().enumerate() {
+                    *result = Avx2::add8(*result, short_tables::lookup_nibbles(tables[plane], index));
                 }
             }
             results

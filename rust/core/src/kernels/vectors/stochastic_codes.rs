@@ -169,10 +169,10 @@ impl<V: StochasticOps> Results<V, 1> for Integers {
             let (places, most) =
                 (V::from_bits(V::splat32(PLACES.to_bits())), V::from_bits(V::splat32(MOST.to_bits())));
             let mut sums = [V::splat32(0); 4];
-            for (sum, value) in sums.iter_mut().zip(values) {
+            for (register, sum) in sums.iter_mut().enumerate() {
                 // Below the range the machine gives the smallest integer.
                 *sum = V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(V::smaller(
-                    V::product(value, places),
+                    V::product(values[register], places),
                     most,
                 ));
             }

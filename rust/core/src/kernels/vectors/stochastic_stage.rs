@@ -75,6 +75,7 @@ impl<V: StochasticOps> Ready<V> {
     }
 
     /// Whether registers hold the even and the odd elements of bf16 in turn.
+    #[inline(always)]
     const fn paired<F: Floats, R: Results<V, SIZE>, const SIZE: usize>() -> bool {
         F::SHIFTED && !R::OF_VALUES
     }
@@ -212,7 +213,7 @@ impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize> RawKer
                     block = ready.block::<F, R, SIZE, true>(floats, draws, from);
                 }
                 if let Block::Results(results) = block {
-                    for (part, result) in results.into_iter().enumerate() {
+                    for (part, &result) in results.iter().enumerate() {
                         V::store(target.add(start * SIZE + part * V::BYTES), result);
                     }
                 } else {

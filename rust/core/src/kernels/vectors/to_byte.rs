@@ -60,11 +60,13 @@ pub(super) struct SignPlace {
 }
 
 impl SignPlace {
+    #[inline]
     pub(super) fn of(rule: &OddBf16Rule) -> Self {
         Self { bit: rule.sign, of_zero: !rule.signless_zero }
     }
 
     /// Returns whether it is the top bit of all codes.
+    #[inline]
     pub(super) fn is_top(self) -> bool {
         self.bit == TOP_BYTE && self.of_zero
     }

@@ -46,8 +46,8 @@ pub(crate) fn in_steps<V: Vector, S: Step<V, SIZE>, const SIZE: usize>(
 ) -> Box<dyn Stage> {
     const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
     let with_zeros = if S::ZEROS { Some(StepLoop::<V, S, SIZE, true>::function()) } else { None };
-    let loops = [Some(StepLoop::<V, S, SIZE, false>::function()), with_zeros];
-    InRounds::boxed(Box::new(step), loops, type_name::<S>(), [S::FROM, SIZE], vectors)
+    let plain = StepLoop::<V, S, SIZE, false>::function();
+    InRounds::boxed(Box::new(step), (plain, with_zeros), type_name::<S>(), [S::FROM, SIZE], vectors)
 }
 
 /// Elements that fill registers.
@@ -75,7 +75,7 @@ struct StepLoop<'a, V, S, const SIZE: usize, const ZEROS: bool>(&'a Round, Phant
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> StepLoop<'_, V, S, SIZE, ZEROS> {
     fn function() -> Loop {
         // SAFETY: a loop has the layout, and is passed like, the reference that it is made of.
-        unsafe { std::mem::transmute::<unsafe fn(Self), Loop>(V::function::<Self>()) }
+        unsafe { std::mem::transmute::<unsafe fn(Self), Loop>(V::function::<S, Self>()) }
     }
 }
 
@@ -93,9 +93,10 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
             for i in 0..steps {
                 let target = target.add(i * V::BYTES * SIZE * if ZEROS { 2 } else { 1 });
                 let source = source.add(i * V::BYTES * S::FROM);
+                // By reference below: an array by value is dropped, by a function that an incremental build does not inline.
                 let codes = S::step(ready, source);
                 if ZEROS {
-                    for (part, codes) in codes.into_iter().enumerate() {
+                    for (part, &codes) in codes.iter().enumerate() {
                         let [low, high] = V::with_zeros::<SIZE>(codes);
                         let target = target.add(2 * part * V::BYTES);
                         if rarely(streams) {
@@ -113,11 +114,11 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
                     for line in (0..V::BYTES * S::FROM).step_by(CACHE_LINE) {
                         prefetch(source.wrapping_add(PREFETCH + line));
                     }
-                    for (part, codes) in codes.into_iter().enumerate() {
+                    for (part, &codes) in codes.iter().enumerate() {
                         V::stream(target.add(part * V::BYTES), codes);
                     }
                 } else {
-                    for (part, codes) in codes.into_iter().enumerate() {
+                    for (part, &codes) in codes.iter().enumerate() {
                         V::store(target.add(part * V::BYTES), codes);
                     }
                 }
@@ -177,8 +178,10 @@ impl<V: Vector> RawKernel for Unpad<V> {
 /// What the loops of all steps of a level share: elements that do not fill registers, and the choice of stores.
 struct InRounds<V> {
     step: Box<dyn Opaque>,
-    /// The loop of the step, and the one with zeros if there is one.
-    loops: [Option<Loop>; 2],
+    /// The loop of the step.
+    plain: Loop,
+    /// The one with a zero after each result, if there is one.
+    with_zeros: Option<Loop>,
     /// Of the step.
     name: &'static str,
     /// Bytes of a source element and of a result.
@@ -202,25 +205,30 @@ impl<V: Vector> InRounds<V> {
     #[inline(never)]
     fn boxed(
         step: Box<dyn Opaque>,
-        loops: [Option<Loop>; 2],
+        (plain, with_zeros): (Loop, Option<Loop>),
         name: &'static str,
         [from, to]: [usize; 2],
         vectors: V,
     ) -> Box<dyn Stage> {
-        Box::new(Self { step, loops, name, from, to, vectors })
+        Box::new(Self { step, plain, with_zeros, name, from, to, vectors })
     }
 
-    /// Runs one of the loops, given whether zeros follow, for which there is one.
+    /// Runs one of the loops of the step.
     ///
     /// # Safety
-    /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it.
-    unsafe fn run_loop(&self, zeros: bool, source: *const u8, target: *mut u8, steps: usize, streams: bool) {
+    /// The loop is one of these. The elements of all steps are readable, and their results writable, as [`Stage::run`] has it.
+    unsafe fn run_loop(
+        &self,
+        function: Loop,
+        source: *const u8,
+        target: *mut u8,
+        steps: usize,
+        streams: bool,
+    ) {
         let step = std::ptr::from_ref(&*self.step).cast::<()>();
-        if let Some(function) = self.loops[usize::from(zeros)] {
-            // SAFETY: the vectors are those of the level that the stage was made for, whichever level is in use now, and the
-            // step is the loop's; the rest is the caller's promise.
-            unsafe { function(&Round { step, source, target, steps, streams }) };
-        }
+        // SAFETY: the vectors are those of the level that the stage was made for, whichever level is in use now, and the
+        // loops are made for the step; the rest is the caller's promise.
+        unsafe { function(&Round { step, source, target, steps, streams }) };
     }
 
     /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
@@ -259,12 +267,12 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
             }
             if whole > head {
                 let steps = (whole - head) / V::BYTES;
-                self.run_loop(false, first, aligned, steps, streams);
+                self.run_loop(self.plain, first, aligned, steps, streams);
             }
             if padded == 0 {
                 return;
             }
-            self.run_loop(false, elements, results, padded, false);
+            self.run_loop(self.plain, elements, results, padded, false);
             padded = 0;
             for (start, count) in parts.into_iter().filter(|part| part.1 > 0) {
                 let room = results.add(padded * V::BYTES * to).cast_const();
@@ -275,11 +283,12 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     }
 
     unsafe fn run_with_zeros(&self, _level: Level, Span { source, target, count, .. }: Span) -> usize {
-        let steps = if self.loops[1].is_some() { count / V::BYTES } else { 0 };
+        let Some(with_zeros) = self.with_zeros else { return 0 };
+        let steps = count / V::BYTES;
         if steps > 0 {
             let streams = streams::<V>(source, target, count * (self.from + 2 * self.to));
             // SAFETY: the caller's promise, for whole registers.
-            unsafe { self.run_loop(true, source, target, steps, streams) };
+            unsafe { self.run_loop(with_zeros, source, target, steps, streams) };
         }
         steps * V::BYTES
     }

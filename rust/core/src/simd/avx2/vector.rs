@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::arch::x86_64 as arch;
 
-use crate::cpu::level::{self, Level, RawKernel};
+use crate::cpu::level::{Level, Owner, RawKernel};
 use crate::simd::halves::up_above_middle;
 use crate::simd::vector::{Vector, nearest_one_by_one, operations, or_masked, rarely};
 
@@ -35,13 +35,8 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
-        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
-        unsafe { level::run_avx2(kernel) }
-    }
-
-    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
-        level::run_avx2::<K>
+    fn function<O: Owner<K>, K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        O::avx2
     }
 
     operations! {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64 as arch;
 
-use crate::cpu::level::{self, Level, RawKernel};
+use crate::cpu::level::{Level, Owner, RawKernel};
 use crate::simd::halves::up_above_middle;
 use crate::simd::vector::{Tables, Vector, operations, or_masked, rarely};
 
@@ -56,13 +56,8 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
-        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
-        unsafe { level::run_avx512(kernel) }
-    }
-
-    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
-        level::run_avx512::<K>
+    fn function<O: Owner<K>, K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        O::avx512
     }
 
     operations! {
@@ -470,10 +465,10 @@ impl Tables for Avx512 {
     #[inline(always)]
     unsafe fn spread<const SIZE: usize>(low: Integers, high: Integers) -> [Integers; SIZE] {
         let mut spread = [low; SIZE];
-        for (result, indices) in spread.iter_mut().zip(&Spread::<SIZE>::INDICES) {
+        for (place, result) in spread.iter_mut().enumerate() {
             // SAFETY: the trait's contract.
             *result = unsafe {
-                let indices = Self::load(indices.as_ptr());
+                let indices = Self::load(Spread::<SIZE>::INDICES[place].as_ptr());
                 arch::_mm512_maskz_permutex2var_epi8(Spread::<SIZE>::MASK, low, indices, high)
             };
         }

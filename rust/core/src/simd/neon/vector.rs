@@ -7,7 +7,7 @@
 use std::arch::aarch64 as arch;
 use std::arch::asm;
 
-use crate::cpu::level::{self, Level, RawKernel};
+use crate::cpu::level::{Level, Owner, RawKernel};
 use crate::simd::halves::nearest_bf16;
 use crate::simd::vector::{TABLE_BYTES, Tables, Vector, operations, or_masked, rarely, rounding};
 
@@ -37,13 +37,8 @@ unsafe impl Vector for Neon {
     }
 
     #[inline(always)]
-    unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output {
-        // SAFETY: the level is there, which has the features; the rest is the caller's promise.
-        unsafe { level::run_portable(kernel) }
-    }
-
-    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
-        level::run_portable::<K>
+    fn function<O: Owner<K>, K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        O::portable
     }
 
     operations! {
