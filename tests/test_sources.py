@@ -115,13 +115,13 @@ ROOMS = {
         # Above the policies, because `cast_tree` and checkpoints take those, too.
         ("arrays",),
         ("loss_scale",),
+        ("autocast",),
         ("models",),
         ("quantization",),
+        ("adapters",),
+        ("compat",),
         ("surveys",),
         ("checkpoint",),
-        ("autocast",),
-        ("compat",),
-        ("adapters",),
         ("cli", "__main__"),
     ),
     "castwise.checkpoint": (

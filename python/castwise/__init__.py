@@ -97,8 +97,8 @@ def __dir__() -> list[str]:
 adapter_registry.BUILT_IN.update(
     dask="castwise.adapters._dask",
     h5py="castwise.adapters._stored",
-    jax="castwise.adapters.jax._adapter",
-    jaxlib="castwise.adapters.jax._adapter",
+    jax="castwise.adapters.jax._casting",
+    jaxlib="castwise.adapters.jax._casting",
     tensorflow="castwise.adapters._tensorflow",
     torch="castwise.adapters.torch._adapter",
     zarr="castwise.adapters._stored",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -520,3 +522,19 @@ def test_nested_scales_of_bitsandbytes_decode_as_its_own() -> None:
     values = oracle.NF4[oracle.mapped(x, "bnb_nf4").codes].reshape(32, 64)
     expected = (values * absmax[:, None]).astype(BF16).reshape(16, 128)
     np.testing.assert_array_equal(dequantize(nested), expected)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "recipe"),
+    [("bnb_nf4", "bitsandbytes"), ("int4_group", "mlx"), ("nvfp4", "modelopt"), ("mxfp4", None)],
+)
+def test_copies_and_pickles_decode_alike(scheme: Any, recipe: Any) -> None:
+    q = quantize(w(16, 128), scheme, recipe=recipe)
+    values = dequantize(q)  # with a decoder, which is kept
+    for other in (pickle.loads(pickle.dumps(q)), copy.deepcopy(q), copy.copy(q)):  # noqa: S301
+        assert repr(other) == repr(q)
+        assert other.layout is q.layout
+        np.testing.assert_array_equal(dequantize(other), values)
+        with pytest.raises(TypeError):
+            other.extras["bias"] = q.scale
+    assert copy.deepcopy(q).data is not q.data

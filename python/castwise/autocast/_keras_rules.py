@@ -22,19 +22,21 @@ from castwise import dtype_policies
 from castwise._floating import is_floating
 from castwise.autocast import _structures as structures
 from castwise.autocast._narrow import narrow
-from castwise.autocast._rules import Ruled, Rules
+from castwise.autocast._rules import Ruled
 from castwise.autocast._scope import DISABLED, FLOATS, AutocastScope, scope_of
+from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicy
 from castwise.dtype_policies._standard_dtype import standardize_dtype
 
 
-class KerasRules(Rules):
+class KerasRules:
     """What is cast in Keras 3: every floating argument of a call, and weights by its scope."""
 
-    locks = True
-    forgets_replaced = False
-    sets_policy = True
-    wrong_type = ValueError
+    variable_class: type[AutoCastVariable] = AutoCastVariable
+    locks = True  # a built layer refuses further weights
+    forgets_replaced = False  # a layer forgets a weight when its attribute gets another value
+    sets_policy = True  # the policy of a layer can be set after it was made
+    wrong_type: type[Exception] = ValueError  # for constructor arguments that are not valid
 
     def policy(self, dtype: object) -> DTypePolicy:
         """Call `castwise.dtype_policies.get`."""

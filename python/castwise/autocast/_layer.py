@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from castwise.autocast import _names as names
 from castwise.autocast._building import Builder
-from castwise.autocast._dialects import rules_of
 from castwise.autocast._holder import Holder, held_by
+from castwise.autocast._keras_rules import KerasRules
 from castwise.autocast._narrow import NarrowArray, plain
 from castwise.autocast._scope import current, enter, leave
 from castwise.autocast._structures import is_structure, leaves, map_leaves
+from castwise.autocast._tf_keras_rules import TfKerasRules
 from castwise.autocast._values import checked_shape, given_once
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
@@ -22,6 +23,8 @@ _OF_KERAS = (
 )
 _ENDS_OF_KERAS = ("_regularizer", "_constraint")
 """What arguments of Keras' layers are called that ask for nothing if they are None."""
+
+_RULES: dict[str, KerasRules | TfKerasRules] = {"keras": KerasRules(), "tf_keras": TfKerasRules()}
 
 _INIT_FIRST = "call super().__init__() first in its __init__."
 
@@ -96,7 +99,7 @@ class Layer(Builder):
         **unknown: object,
     ) -> None:
         self.dialect = dialect or type(self).dialect
-        rules = rules_of(self.dialect)
+        rules = _rules_of(self.dialect)
         wrong = [
             key for key, value in unknown.items() if value is not None or not _is_of_keras(key)
         ]
@@ -356,3 +359,35 @@ def _without_rules(outputs: object) -> Any:
     if any(isinstance(leaf, NarrowArray) for leaf in leaves(outputs)):
         return map_leaves(plain, outputs)
     return outputs  # of the author's own classes
+
+
+def _rules_of(dialect: str) -> KerasRules | TfKerasRules:
+    """Return the rules of a dialect. ValueError if there is no such dialect."""
+    if not isinstance(dialect, str) or dialect not in _RULES:
+        raise ValueError(
+            f"dialect={dialect!r} is not known; use one of {', '.join(map(repr, _RULES))}."
+        )
+    return _RULES[dialect]
+
+
+def get_layer_policy(layer: object) -> Any:
+    """Return the policy of a layer of any framework.
+
+    Raises
+    ------
+    ValueError
+        `layer` has no policy.
+
+    Examples
+    --------
+    >>> from castwise import autocast
+    >>> class Layer:
+    ...     dtype_policy = castwise.DTypePolicy("mixed_float16")
+    >>> autocast.get_layer_policy(Layer()).compute_dtype
+    'float16'
+
+    """
+    policy = getattr(layer, "dtype_policy", None)
+    if not hasattr(policy, "compute_dtype"):
+        raise ValueError(f"layer={layer!r} has no `dtype_policy`; give a layer that has one")
+    return policy

@@ -16,7 +16,7 @@ from castwise._floating import is_floating
 from castwise.autocast import _structures as structures
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
-from castwise.autocast._rules import Ruled, Rules
+from castwise.autocast._rules import Ruled
 from castwise.autocast._scope import FLOATS, AutocastScope, numpy_dtype, scope_of
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
@@ -66,14 +66,14 @@ class TfKerasVariable(AutoCastVariable):
         return self if read_value else None
 
 
-class TfKerasRules(Rules):
+class TfKerasRules:
     """What is cast in TF 2: the first argument of a call, and weights of mixed layers."""
 
-    variable_class = TfKerasVariable
+    variable_class: type[AutoCastVariable] = TfKerasVariable
     locks = False
     forgets_replaced = True
     sets_policy = False
-    wrong_type = TypeError
+    wrong_type: type[Exception] = TypeError
 
     def policy(self, dtype: object) -> Policy:
         """Call `castwise.compat.tf_keras.mixed_precision.get_policy`; refuse maps."""

@@ -13,6 +13,7 @@ from castwise import _core
 from castwise._core import CastReport, finfo
 from castwise._options import ArrayOptions
 from castwise.adapters.jax._traced import convert
+from castwise.arrays.adapter_registry import Adapter
 from castwise.environment.frameworks import require
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 jax: Any = require("jax")
 
-__all__ = ["cast"]
+__all__ = ["ADAPTER", "JaxAdapter", "cast"]
 
 _SMALL = 1 << 14
 """Bytes up to which `jax.numpy.asarray`, which copies, takes half the time of a `device_put`."""
@@ -126,31 +127,9 @@ def is_on_host(array: Any) -> bool:
     return len(devices) == 1 and next(iter(devices)).platform == "cpu"
 
 
-def to_host(array: Any) -> NDArray[Any]:
-    """Return the elements, read-only; of an array on the CPU without a copy."""
-    return np.asarray(array)
-
-
-def from_host(array: NDArray[Any], like: Any) -> Any:
-    """Return an array, which the caller no longer uses, as one of jax's.
-
-    A large one is not copied where its address is aligned. It is on the device of `like`, and
-    committed to that device if `like` is.
-    """
-    is_committed, sharding = getattr(like, "committed", True), like.sharding
-    (device, *further_devices) = like.devices()
-    is_default = sharding.memory_kind in (None, device.default_memory().kind)
-    if further_devices or not is_default or (is_committed and array.nbytes > _SMALL):
-        return jax.device_put(array, sharding)
-    if is_committed:  # 10 us; `device_put` takes 25, and 20 for each of a list
-        return jax.make_array_from_callback(array.shape, sharding, lambda _: array)
-    with jax.default_device(device):
-        return (jax.device_put if array.nbytes > _SMALL else jax.numpy.asarray)(array)
-
-
 def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     """Cast by the kernels; a result on the host is handed to jax without a copy where it can be."""
-    source = to_host(array)
+    source = np.asarray(array)
     if isinstance(options.get("scale"), jax.Array):
         options = {**options, "scale": np.asarray(options["scale"])}
     if options.get("copy", True) is False:
@@ -160,11 +139,11 @@ def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
             return array
     else:
         options = {name: value for name, value in options.items() if name not in ("copy", "order")}
-        is_small = source.size * target.itemsize <= _SMALL  # and copied by from_host
+        is_small = source.size * target.itemsize <= _SMALL  # and copied by the adapter
         out = None if is_small else _aligned_buffer(source.shape, target)
         outcome = _core.cast(source, target, out=out, **options)
         result = outcome[0] if options.get("report") else outcome
-    cast_array = from_host(result, array)
+    cast_array = ADAPTER.from_host(result, array)
     return (cast_array, outcome[1]) if options.get("report") else cast_array
 
 
@@ -227,3 +206,43 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
             "use jax.numpy.clip."
         )
     return convert(array, target, options.get("rounding") is not None, saturate)
+
+
+class JaxAdapter(Adapter):
+    """Cast arrays of jax, also traced ones."""
+
+    def is_array(self, value: Any) -> bool:
+        """Tell whether a value is an array, or is traced as one."""
+        return isinstance(value, jax.Array)
+
+    def dtype_of(self, array: Any) -> Any:
+        """Return the numpy dtype; None for jax's random keys."""
+        return array.dtype if isinstance(array.dtype, np.dtype) else None
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """Return the elements, read-only; of an array on the CPU without a copy."""
+        return np.asarray(array)
+
+    def from_host(self, array: NDArray[Any], like: Any) -> Any:
+        """Return an array, which the caller no longer uses, as one of jax's.
+
+        A large one is not copied where its address is aligned. It is on the device of `like`, and
+        committed to that device if `like` is.
+        """
+        is_committed, sharding = getattr(like, "committed", True), like.sharding
+        (device, *further_devices) = like.devices()
+        is_default = sharding.memory_kind in (None, device.default_memory().kind)
+        if further_devices or not is_default or (is_committed and array.nbytes > _SMALL):
+            return jax.device_put(array, sharding)
+        if is_committed:  # 10 us; `device_put` takes 25, and 20 for each of a list
+            return jax.make_array_from_callback(array.shape, sharding, lambda _: array)
+        with jax.default_device(device):
+            return (jax.device_put if array.nbytes > _SMALL else jax.numpy.asarray)(array)
+
+    def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
+        """Cast by `castwise.adapters.jax.cast`, on the host or by XLA."""
+        return cast(array, dtype, **options)
+
+
+ADAPTER = JaxAdapter()
+"""`castwise` names this object in the registry of adapters."""

@@ -106,7 +106,7 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     if tensor.requires_grad and differentiable and torch.is_grad_enabled():
         if options.pop("copy", True) is False and tensor.dtype == target and not options:
             return tensor
-        return _CastFunction.apply(tensor, target, options)
+        return _HostCast.apply(tensor, target, options)
     return _on_host(tensor.detach() if tensor.requires_grad else tensor, target, options)
 
 
@@ -286,7 +286,7 @@ def _transform(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     """Cast on the host, inside of torch.func's transformations."""
     _refuse_options(tensor, options)
     options = {name: value for name, value in options.items() if name in ("overflow", "rounding")}
-    return _TransformedCast.apply(tensor, target, options)
+    return _HostCast.apply(tensor, target, options)
 
 
 def _refuse_options(tensor: Any, options: dict[str, Any]) -> None:
@@ -360,13 +360,19 @@ def _wide(tensor: Any, target: Any) -> Any:
     return tensor.to(torch.float64 if needs_float64 else torch.float32)
 
 
-class _CastFunction(torch.autograd.Function):  # type: ignore[misc]
-    """A cast on the host for autograd: the gradient is cast back."""
+class _HostCast(torch.autograd.Function):  # type: ignore[misc]
+    """A cast on the host, for autograd and torch.func: gradients and tangents are cast, too."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, target: Any, options: dict[str, Any]) -> Any:
-        ctx.dtype, ctx.scale = tensor.dtype, options.get("scale")
+    def forward(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
         return _on_host(tensor.detach(), target, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensor, ctx.target, options = inputs
+        ctx.dtype, ctx.scale = tensor.dtype, options.get("scale")
+        if not (ctx.target.is_floating_point or ctx.target.is_complex):
+            ctx.mark_non_differentiable(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Any, *_: Any) -> Any:
@@ -375,28 +381,10 @@ class _CastFunction(torch.autograd.Function):  # type: ignore[misc]
             grad = grad * torch.as_tensor(ctx.scale, dtype=ctx.dtype, device=grad.device)
         return grad, None, None
 
-
-class _TransformedCast(torch.autograd.Function):  # type: ignore[misc]
-    """A cast on the host that torch.func maps and differentiates."""
-
-    @staticmethod
-    def forward(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
-        return _on_host(tensor.detach(), target, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.dtype, ctx.target = inputs[0].dtype, inputs[1]
-        if not (output.is_floating_point() or output.is_complex()):
-            ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad.to(ctx.dtype), None, None
-
     @staticmethod
     def jvp(ctx: Any, tangent: Any, *_: Any) -> Any:
         return tangent.to(ctx.target)
 
     @staticmethod
     def vmap(_info: Any, in_dims: Any, tensor: Any, target: Any, options: Any) -> Any:
-        return _TransformedCast.apply(tensor, target, options), in_dims[0]
+        return _HostCast.apply(tensor, target, options), in_dims[0]

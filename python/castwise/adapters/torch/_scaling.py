@@ -8,13 +8,13 @@ from typing import Any
 from castwise._trees import values
 from castwise.adapters.torch._bridge import to_numpy
 from castwise.adapters.torch._casting import is_on_host
-from castwise.compat import torch as compat
 from castwise.environment.frameworks import require
+from castwise.loss_scale import _gradient_scaler as gradient_scaler
 
 torch: Any = require("torch")
 
 
-class GradScaler(compat.GradScaler):
+class GradScaler(gradient_scaler.GradScaler):
     """A GradScaler for torch's optimizers, with castwise's kernels for gradients on the CPU.
 
     The kernels divide all gradients on the CPU in place, in one pass. Gradients on other devices

@@ -23,8 +23,8 @@ from castwise.quantization.arrays.report import QuantizationReport, report_on
 from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Array, views_of
 from castwise.quantization.producers.layouts import Layout
-from castwise.quantization.producers.registry import written_layout
-from castwise.quantization.producers.schemes import find_scheme
+from castwise.quantization.producers.registry import known_recipe, written_layout
+from castwise.quantization.producers.schemes import find_scheme, generic_layout
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import brief
@@ -124,6 +124,19 @@ class QuantizedArray(Rendered):
     def _with(self, **fields: object) -> Self:
         """Make an array of cuts of parts that fit each other."""
         return self._of_fields(self.__dict__ | {"_ready": {}} | fields)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Neither a view of a mapping nor a decoder, which is made again, can be pickled; of the
+        # table of layouts the row is stored, because rows are told apart by identity.
+        rows = _rows_of(self.recipe)
+        row = rows.index(self.layout) if self.layout in rows else None
+        return self.__dict__ | {"extras": dict(self.extras), "layout": row, "_ready": {}}
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        row, scheme = fields["layout"], find_scheme(fields["scheme"])
+        layout = generic_layout(scheme) if row is None else _rows_of(fields["recipe"])[row]
+        extras = MappingProxyType(fields["extras"])
+        object.__setattr__(self, "__dict__", fields | {"extras": extras, "layout": layout})
 
     def __repr__(self) -> str:
         return brief(
@@ -291,6 +304,12 @@ class QuantizedArray(Rendered):
         `start` is a multiple of `_row_step`, and `stop` is one or the end.
         """
         return decode_array(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
+
+
+def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
+    """Return the rows of the table of layouts that a producer has."""
+    producer = known_recipe(recipe)
+    return () if producer is None else producer.layouts
 
 
 def dequantize(

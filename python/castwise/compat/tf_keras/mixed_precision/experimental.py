@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from castwise._core import mixed_compute_dtype
-from castwise.autocast._layer_policy import get_layer_policy
+from castwise.autocast import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
     DynamicLossScale,
     FixedLossScale,
