@@ -21,6 +21,7 @@ from castwise.arrays.leaves import array_dtype, is_rebuilt
 from castwise.arrays.seeding import tensor_seed
 from castwise.rendering.text import unused_lines
 from castwise.text.spelling import unused_patterns
+from castwise.text.wording import check_switch
 
 Tree = TypeVar("Tree")
 Key = TypeVar("Key")
@@ -206,6 +207,10 @@ class Walk:
     casters: dict[np.dtype[Any], Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     keys_used: set[str] = dataclasses.field(default_factory=set)
     """The keys of the map that matched one."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a bool."""
+        check_switch("only_floating", self.only_floating)
 
     def leaf(self, leaf: object, path: str) -> object:
         """Return the leaf, cast if it is an array and has a target."""

@@ -18,6 +18,7 @@ from castwise.surveys._loss_scales import ALL, LossScales, fitting_loss_scales, 
 from castwise.surveys._prediction import Prediction
 from castwise.surveys._survey import Survey, restoring, sum_of, survey
 from castwise.text.brief import brief, counted
+from castwise.text.wording import check_switch
 
 SCHEMA = 1
 """The version of what `GradientLog.to_dict` returns."""
@@ -200,6 +201,7 @@ class GradientLog(Rendered):
         if _index("every", self.every) < 1:
             raise ValueError(f"every={self.every!r} is not valid; use 1 or more.")
         float_format(self.target)
+        check_switch("by_name", self.by_name)
 
     def is_due(self, step: int) -> bool:
         """Tell whether a step is one of those that are recorded."""
@@ -235,6 +237,7 @@ class GradientLog(Rendered):
 
         """
         step = _step(step)
+        check_switch("unscaled", unscaled)
         if not self.is_due(step):
             return None
         loss_scale = _loss_scale(loss_scale)
@@ -327,9 +330,10 @@ class GradientLog(Rendered):
 
         """
         with restoring("log", saved, SCHEMA):
-            log = cls(saved["every"], saved["target"], saved["by_name"])
-            if not isinstance(log.by_name, bool):
-                raise TypeError(f"by_name is {log.by_name!r}, and not a bool")
+            every, target, by_name = (saved[key] for key in ("every", "target", "by_name"))
+            if not isinstance(by_name, bool):
+                raise TypeError(f"by_name is {by_name!r}, and not a bool")
+            log = cls(every, target, by_name)
             for row in saved["steps"]:
                 log._restore(row)
         return log

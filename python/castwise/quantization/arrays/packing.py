@@ -12,6 +12,7 @@ from castwise._core import read_array
 from castwise._options import Packing
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
 from castwise.quantization.producers.geometry import TILE, container_count, padded_shape
+from castwise.text.wording import check_switch
 
 _WORDS = ("padded", "awq")
 
@@ -106,6 +107,7 @@ def unpack(
 
     """
     array = _rows("packed", packed)
+    check_switch("signed", signed)
     if array.dtype.itemsize not in {1, 4}:
         raise TypeError(f"packed has dtype {array.dtype}; give containers of 1 byte or 4.")
     bits = integer("bits", bits, 1, 8)

@@ -43,6 +43,7 @@ from castwise.quantization.producers.registry import (
     written_layout,
 )
 from castwise.quantization.producers.schemes import Scheme, find_scheme, has_bias, has_global_scale
+from castwise.text.wording import check_switch
 
 _SMALL = 1 << 14
 """Elements that are encoded, and compared with others, sooner than the core is told how."""
@@ -126,6 +127,7 @@ def quantize(
 
     """
     array = x if type(x) is np.ndarray else read_array("x", x)
+    check_switch("symmetric", symmetric)
     request = (
         scheme,
         recipe,
