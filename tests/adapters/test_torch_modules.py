@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import castwise
@@ -370,15 +371,28 @@ def test_layers_that_read_each_others_parameters(training: bool) -> None:
     x, series = torch.randn(2, 5, 16), torch.randn(5, 2, 4)
     packed = nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(2, 4)])
 
+    def output(called: Callable[[], torch.Tensor]) -> Any:
+        """Return an output, or the error of torch 2.15, whose autocast has no LSTM on AVX2."""
+        try:
+            with torch.set_grad_enabled(training):
+                return called()
+        except RuntimeError as error:
+            return str(error)
+
     def outputs() -> list[Any]:
-        with torch.set_grad_enabled(training):
-            return [layer(x), lstm(series)[0], lstm(packed)[0].data]
+        calls = (lambda: layer(x), lambda: lstm(series)[0], lambda: lstm(packed)[0].data)
+        return [output(called) for called in calls]
 
     with autocast(layer, "bfloat16"), autocast(lstm, "mixed_bfloat16"):
         found = outputs()
     with torch.autocast("cpu", dtype=HALF):
         wanted = outputs()
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    for ours, of_torch in zip(found, wanted, strict=True):
+        if isinstance(of_torch, str):
+            assert "LSTM" in of_torch
+            assert ours == of_torch
+        else:
+            assert torch.equal(ours, of_torch)
     assert lstm(series)[0].dtype == SINGLE
 
 
