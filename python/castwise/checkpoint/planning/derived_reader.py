@@ -31,7 +31,7 @@ from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader
 from castwise.checkpoint.files.source_files import handle
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
-from castwise.checkpoint.results.report import Report
+from castwise.checkpoint.results.report import Report, add_report
 
 if TYPE_CHECKING:
     from castwise.quantization.weights.decoding import Decoding
@@ -272,8 +272,7 @@ class DerivedReader:
         whole: Report | None = None
         # Each thread writes the slabs that it makes.
         for report in self._run_tasks(tasks()):
-            if report is not None:
-                whole = report if whole is None else whole + report
+            whole = add_report(whole, report)
         return whole
 
     def _run_tasks(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
@@ -331,8 +330,7 @@ def _write(
         arrays, report = slab.make()
         for name, array in arrays.items():
             target.write_at(to_bytes(array), places[name])
-        if report is not None:
-            whole = report if whole is None else whole + report
+        whole = add_report(whole, report)
     return whole
 
 

@@ -15,7 +15,8 @@ from castwise.checkpoint.requests._planned import PlannedConversion, plain_value
 from castwise.checkpoint.requests._push import target_of
 from castwise.checkpoint.requests.options import REQUESTS, Cast, Request, Run
 from castwise.checkpoint.results.summary import CastSummary
-from castwise.checkpoint.running.parts import RunPart, RunParts, convert_part, refuse_parts
+from castwise.checkpoint.running.ledger import RunPart
+from castwise.checkpoint.running.parts import RunParts, convert_part, refuse_parts
 from castwise.text.wording import argument, check_switch
 
 

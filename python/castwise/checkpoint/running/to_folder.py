@@ -38,11 +38,11 @@ from castwise.checkpoint.running._measuring import measured_rows
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
 from castwise.checkpoint.running._sharding import divide, same_files
-from castwise.checkpoint.running.journal import (
-    Journal,
-    kept_by_size,
-    kept_shards,
+from castwise.checkpoint.running.ledger import (
+    ShardLedger,
+    count_shards,
     remove_all_but,
+    shards_by_size,
 )
 from castwise.checkpoint.running.other_files import OtherFiles, check_length
 from castwise.checkpoint.running.output_options import OutputOptions
@@ -140,7 +140,7 @@ class ToFolder:
         shards_done: Sequence[str] = ()
         if self._output.resume:
             temporary = resumable_folder(self._destination)
-            shards_done = kept_by_size(temporary, self.job, self._plans)
+            shards_done = shards_by_size(temporary, self.job, self.files)
         room = self._check_room(shards_done)
         if self._other_files is not None:
             self._other_files.warn()
@@ -158,19 +158,20 @@ class ToFolder:
             ExitStack() as telling,
             replacing_folder(
                 self._destination,
-                is_kept=kept_shards if resumable else None,
+                is_kept=count_shards if resumable else None,
                 resume=self._output.resume,
                 may_replace=self._output.overwrite,
             ) as folder,
             ExitStack() as stack,
         ):
-            journal = None
+            ledger = None
             if resumable:
-                journal = stack.enter_context(Journal(folder, self.job, self._plans))
+                ledger = ShardLedger(folder, self._destination, self.job, self.files)
+                stack.enter_context(ledger.hold())
                 # Only now, when what is kept is known to be of this conversion.
                 telling.enter_context(_report_kept_shards(self._destination, len(self.files)))
-            room = self._check_room(journal.shards if journal is not None else ())
-            rows = self._write_files(folder, meter, journal, executor)
+            room = self._check_room(() if ledger is None else ledger.rows)
+            rows = self._write_files(folder, meter, ledger, executor)
             meter.starts(None)
             self.judge(rows)
             self._complete(folder, rows, room)
@@ -238,33 +239,31 @@ class ToFolder:
         self,
         folder: Path,
         meter: ProgressMeter,
-        journal: Journal | None,
+        ledger: ShardLedger | None,
         executor: Executor | None,
     ) -> list[CastRow]:
         """Write the files that are not complete yet."""
-        rows: list[CastRow] = []
+        rows_of_files = {} if ledger is None else dict(ledger.rows)
         for component in self._components:
             (folder / component.prefix).mkdir(parents=True, exist_ok=True)
         with Executing(executor) as executing:
             for target in self.files:
-                if journal is None or journal.rows_of(target.name) is None:
+                if target.name not in rows_of_files:
                     with (folder / target.name).open("xb") as file:
                         executing.begin(target, file)
             for target in self.files:
-                rows_of_file = journal.rows_of(target.name) if journal is not None else None
-                if rows_of_file is not None:
+                if target.name in rows_of_files:
                     meter.finish(sum(tensor.info.nbytes for tensor in target.plans))
-                    rows += rows_of_file
                     continue
-                rows_of_file = executing.rows(target, meter, target.name)
+                rows = executing.rows(target, meter, target.name)
                 with (folder / target.name).open("r+b") as file:
-                    if rows_of_file is None:
-                        rows_of_file = target.write(file, meter, target.name)
+                    if rows is None:
+                        rows = target.write(file, meter, target.name)
                     sync_file(file)
-                if journal is not None:
-                    journal.add(target.name, rows_of_file)
-                rows += rows_of_file
-        return rows
+                if ledger is not None:
+                    ledger.add(target.name, rows)
+                rows_of_files[target.name] = rows
+        return [row for target in self.files for row in rows_of_files[target.name]]
 
     @property
     def files(self) -> list[OutputFile]:
@@ -359,7 +358,7 @@ def _report_kept_shards(destination: Path, shards: int) -> Iterator[None]:
         yield
     except BaseException:
         temporary = resumable_folder(destination)
-        if count := kept_shards(temporary):
+        if count := count_shards(temporary):
             _LOGGER.warning(
                 "%s keeps %d of %d shards; %s goes on with them",
                 temporary,
