@@ -19,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,8 +102,8 @@ def derived_info(name: str, source_format: str, shape: tuple[int, ...], nbytes: 
 # How tensors are derived of those that are stored.
 Derivation = Literal["decode", "encode", "transcode"]
 
-# Plans the readers of a run again, in another process; equal only to that of the same run.
-Replan = Callable[[], Mapping[Path, "DerivedReader"]]
+# Plans the readers of a run again, in another process; with what tells runs apart.
+Replan = tuple[UUID, Callable[[], Mapping[Path, "DerivedReader"]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,11 +349,13 @@ class RemoteShard:
 
         CheckpointError: one of them was changed since they were first opened.
         """
-        with _PLANNING:
-            readers = next((readers for replan, readers in _PLANNED if replan == self.replan), None)
+        run, replan = self.replan
+        # A process that is forked meanwhile has another lock.
+        with _PLANNING.setdefault(os.getpid(), Lock()):
+            readers = _PLANNED.get(run)
             if readers is None:
-                readers = self.replan()
-                _PLANNED[:] = [(self.replan, readers)]
+                _PLANNED.clear()
+                readers = _PLANNED[run] = replan()
         reader = readers.get(self.path)
         if reader is None or reader.state != self.state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
@@ -360,21 +363,11 @@ class RemoteShard:
             yield copy
 
 
-# What another process planned last, for all batches of a run.
-_PLANNED: list[tuple[Replan, Mapping[Path, DerivedReader]]] = []
+# What this process planned last for others, for all batches of that run.
+_PLANNED: dict[UUID, Mapping[Path, DerivedReader]] = {}
 
-# Held while that is read or replaced: the threads of a worker convert batches of one run.
-_PLANNING = Lock()
-
-
-def _renew_lock() -> None:
-    """Let a forked process plan: the thread that held the lock may not be in it."""
-    global _PLANNING  # noqa: PLW0603
-    _PLANNING = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+# By process, held while that is read or replaced: threads of a worker convert batches of one run.
+_PLANNING: dict[int, Lock] = {}
 
 
 def with_tensors(
