@@ -303,7 +303,18 @@ def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:
         path.rename(aside(temporary))
     elif sys.platform == "win32" and path.exists():
         path.rmdir()  # an empty one, onto which other systems rename a folder
-    temporary.rename(path)
+    try:
+        temporary.rename(path)
+    except OSError as error:
+        if not os.path.lexists(path):
+            raise
+        if may_replace and path.is_dir() and exchange(temporary, path):
+            return
+        reason = f"{error.strerror}: it was not there when this run began; choose another name"
+        if path.is_dir():
+            remedy = argument("overwrite", True)
+            reason += f", or allow the whole folder to be replaced ({remedy})"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def _mode_of(path: Path, destination: Path) -> int | None:
