@@ -250,10 +250,14 @@ class DerivedReader:
         slabs = self._new_tensors[names[0]].job.slabs(names, to)
         return self._run_tasks(slab.make for slab in slabs)
 
-    def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
-        """Make tensors of one job, each at its place in a file; returns what that lost."""
+    def write(self, places: Mapping[str, int], file: BinaryIO) -> dict[str, Report | None]:
+        """Make tensors of one job, each at its place in a file; returns what each lost.
+
+        What is measured is what the payload lost.
+        """
         file.flush()  # what stands before
         target, places = OpenFile(handle(file)), dict(places)
+        payload, _ = self.job(next(iter(places)))
         sizes = {name: numpy_dtype(self._new_tensors[name].format).itemsize for name in places}
 
         def tasks() -> Iterator[Callable[[], Report | None]]:
@@ -274,7 +278,7 @@ class DerivedReader:
         # Each thread writes the slabs that it makes.
         for report in self._run_tasks(tasks()):
             whole = add_report(whole, report)
-        return whole
+        return {name: whole if name == payload else None for name in places}
 
     def _run_tasks(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""

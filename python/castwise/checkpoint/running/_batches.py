@@ -197,8 +197,7 @@ def _add_made(
                 reports += (next(reports_left) for _ in pieces)
                 continue
             places = {piece.name: piece.target for piece in pieces}
-            report, (payload, _) = reader.write(places, target), reader.job(job)
-            reports += (report if name == payload else None for name in places)
+            reports += reader.write(places, target).values()
     return reports
 
 

@@ -115,15 +115,15 @@ class Executing:
                 batch = conversion.batch(ranges, Path(file.name))
                 tasks.append(BatchTask(batch, self._executor))
 
-    def rows(
-        self, target: OutputFile, meter: ProgressMeter, shard: str | None
-    ) -> list[CastRow] | None:
-        """Wait for the batches of a file; None if the executor does not convert it.
+    def write(
+        self, target: OutputFile, file: BinaryIO, meter: ProgressMeter, shard: str | None
+    ) -> list[CastRow]:
+        """Wait for the batches of a file, or write it in this process if it has none.
 
         Raises what stopped the first batch that failed.
         """
         if target.name not in self._work:
-            return None
+            return target.write(file, meter, shard)
         rows: list[CastRow] = []
         work = self._work[target.name]  # until the end, so that an error cancels what is left
         for conversion, tasks in work:

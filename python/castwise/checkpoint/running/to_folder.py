@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
@@ -32,11 +32,13 @@ from castwise.checkpoint.files.replacing import (
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
-from castwise.checkpoint.running._in_place import refuse_losses, refuse_other_forms
 from castwise.checkpoint.running._job import Job, job_of
-from castwise.checkpoint.running._measuring import measured_rows
-from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
-from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
+from castwise.checkpoint.running._output_files import (
+    OutputComponent,
+    OutputFile,
+    least_nbytes,
+    meanwhile_nbytes,
+)
 from castwise.checkpoint.running._sharding import divide, same_files
 from castwise.checkpoint.running.ledger import (
     ShardLedger,
@@ -82,9 +84,9 @@ class ToFolder:
                 )
             if in_place:
                 patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
-                refuse_losses(source)
+                _refuse_losses(source)
                 if output.restates:
-                    refuse_other_forms(source)
+                    _refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
             if (new_config := output.config) is not None:
                 labels = [
@@ -133,7 +135,9 @@ class ToFolder:
     def measure(self, meter: ProgressMeter) -> list[CastRow]:
         """Convert without writing; return the rows with their reports."""
         check_place(self._destination, is_folder=True)
-        return measured_rows(self.files, meter, in_folder=True)
+        rows = [row for target in self.files for row in target.measure(meter, target.name)]
+        meter.starts(None)
+        return rows
 
     def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
@@ -255,10 +259,8 @@ class ToFolder:
                 if target.name in rows_of_files:
                     meter.finish(sum(tensor.info.nbytes for tensor in target.plans))
                     continue
-                rows = executing.rows(target, meter, target.name)
                 with (folder / target.name).open("r+b") as file:
-                    if rows is None:
-                        rows = target.write(file, meter, target.name)
+                    rows = executing.write(target, file, meter, target.name)
                     sync_file(file)
                 if ledger is not None:
                     ledger.add(target.name, rows)
@@ -349,6 +351,27 @@ class ToFolder:
             return True
         prefixes = weight_folders(folder, lambda _: False).keys()
         return bool(prefixes) and prefixes <= {component.prefix for component in self._components}
+
+
+def _refuse_losses(folder: Checkpoint) -> None:
+    """CheckpointError if files to be replaced hold more than the tensors of the model."""
+    for reader in folder.shards.values():
+        if entries := reader.lost_entries():
+            raise CheckpointError(
+                f"{reader.path} also holds {join_names(entries)}, which would be lost; name "
+                "another folder"
+            )
+
+
+def _refuse_other_forms(folder: Checkpoint) -> None:
+    """CheckpointError if weights stay as they are beside a configuration that is not theirs."""
+    prefixes = {component.prefix for component in folder.components}
+    for path in sorted(folder.other_forms):
+        if path[: path.rfind("/") + 1] in prefixes:
+            raise CheckpointError(
+                f"{folder.path / path} holds the weights in another form, of which config.json "
+                "would not be true any more; remove it, or name another folder"
+            )
 
 
 @contextmanager
