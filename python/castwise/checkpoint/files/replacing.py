@@ -277,14 +277,15 @@ def make_shared_folder(folder: Path, destination: Path, name: str, content: byte
 def _make_with_file(folder: Path, path: Path, name: str, content: bytes) -> None:
     with TemporaryName(path) as temporary:
         temporary.mkdir()
-        with hold_lock(temporary), new_file(temporary / name) as file:
-            file.write(content)
-        sync_folder(temporary)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not os.path.lexists(folder):
-                raise
+        with hold_lock(temporary):  # or another run would take it for a leftover
+            with new_file(temporary / name) as file:
+                file.write(content)
+            sync_folder(temporary)
+            try:
+                temporary.rename(folder)
+            except OSError:
+                if not os.path.lexists(folder):
+                    raise
     sync_folder(folder.parent)
 
 

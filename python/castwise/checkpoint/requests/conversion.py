@@ -67,7 +67,7 @@ def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
         ) from error
     with open_planned(request, run, destination) as planned_conversion:
         plan = planned_conversion.refuse_losses_of(run)
-        return plan.summary(parts.put_together(plan.writer))
+        return plan.summary(parts.assemble(plan.writer))
 
 
 def _check_part(request: Request, run: Run) -> None:

@@ -18,6 +18,7 @@ import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,7 +192,9 @@ class ShardLedger:
 def count_shards(folder: Path) -> int:
     """Count the complete shards of a temporary folder, to resume from."""
     ledger = Ledger(journal_name(folder))
-    return len(ledger.parts()) if ledger.is_there else 0
+    with suppress(OSError):
+        return len(ledger.parts()) if ledger.is_there else 0
+    return 0
 
 
 def resumed_options(folder: Path, options: CastOptions, *, is_drawn: bool) -> CastOptions:
@@ -210,7 +213,8 @@ def shards_by_size(folder: Path, job: Job, files: Sequence[OutputFile]) -> list[
     CheckpointError: the folder keeps those of another conversion, or a page is damaged.
     """
     shards = _read_shards(folder, job, files)
-    return [name for name, (_, span) in shards.items() if _size(folder / name) == span[2]]
+    is_whole = partial(_is_whole, is_summed=False)
+    return [name for name, (_, span) in shards.items() if is_whole(folder / name, span)]
 
 
 def _parts_of(files: Sequence[OutputFile]) -> dict[str, RunPart]:
@@ -293,17 +297,11 @@ def is_plain(path: Path) -> bool:
     return os.path.realpath(path) == str(path) and path.is_file()
 
 
-def _is_whole(path: Path, span: Span) -> bool:
-    """Return True if a shard is as it was written."""
+def _is_whole(path: Path, span: Span, *, is_summed: bool = True) -> bool:
+    """Return True if a shard is as it was written; of one that is not summed, as to its size."""
     _, begin, end, value = span
-    return is_plain(path) and path.stat().st_size == end and checksum(path, begin) == value
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
+    has_size = is_plain(path) and path.stat().st_size == end
+    return has_size and (not is_summed or checksum(path, begin) == value)
 
 
 def remove_all_but(folder: Path, root: Path, names: Container[str]) -> None:

@@ -257,7 +257,7 @@ class RunParts:
             )
         self.arguments: dict[str, Any] = self._job[ARGUMENTS]
 
-    def put_together(self, run: ToFile | ToFolder) -> list[CastRow]:
+    def assemble(self, run: ToFile | ToFolder) -> list[CastRow]:
         """Make the destination of them, and remove them.
 
         CheckpointError: the source was changed since, a part is still being converted, or a file
@@ -269,11 +269,10 @@ class RunParts:
         with ledger.hold(job, is_shared=False):
             self._check_files(run)
             reports = self._sum_reports()
-            steps = run.put_together(ledger.files, lambda target: rows_of(target, reports))
-            rows = next(steps)
+            rows = run.assemble(ledger.files, lambda target: rows_of(target, reports))
             with replacing_file(ledger.folder / _PLACED) as file:
                 file.write(_identity(run.product(ledger.files)))
-            next(steps, None)
+            run.place(ledger.files)
             ledger.remove()
         return rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -139,13 +139,17 @@ class ToFile:
         """Return what of a folder with the file becomes the destination."""
         return folder / self._target.name
 
-    def put_together(
+    def assemble(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
-    ) -> Iterator[list[CastRow]]:
-        """Make the destination of a folder that has the file; yields the rows before that."""
+    ) -> list[CastRow]:
+        """Complete a folder that has the file; returns the rows."""
+        del folder
         rows = [row._replace(shard=None) for row in rows_of(self._target)]
         self.judge(rows)
-        yield rows
+        return rows
+
+    def place(self, folder: Path) -> None:
+        """Make the destination of a folder that is complete."""
         if not self._output.overwrite:
             check_absent(self._destination)
         left_out = self._left_out()

@@ -186,7 +186,7 @@ class ToFolder:
         folder = self._destination
         paths = walk(folder, lambda _: True) if folder.exists() else ()
         paths_before = {path for path, _ in paths if not path.endswith("/")}
-        indexes = [name for name in paths_before if name.endswith(INDEX_SUFFIX)]
+        indexes = sorted(name for name in paths_before if name.endswith(INDEX_SUFFIX))
         room = self._check_room(())
         rows: list[CastRow] = []
         for target in self.files:
@@ -199,7 +199,7 @@ class ToFolder:
         self._complete(folder, rows, room)
         names = {target.name for target in self.files}
         names |= {component.index_name or "" for component in self._targets}
-        for name in paths_before - names - self._copies:
+        for name in sorted(paths_before - names - self._copies):
             (folder / name).unlink(missing_ok=True)
         return rows
 
@@ -211,17 +211,20 @@ class ToFolder:
         """Return what of a folder with the shards becomes the destination: all of it."""
         return folder
 
-    def put_together(
+    def assemble(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
-    ) -> Iterator[list[CastRow]]:
-        """Make the destination of a folder that has all its shards; yields the rows before that."""
+    ) -> list[CastRow]:
+        """Complete a folder that has all its shards; returns the rows."""
         rows = [row for target in self.files for row in rows_of(target)]
         self.judge(rows)
         names = {target.name for target in self.files}
         room = self._check_room(names)
         remove_all_but(folder, folder, names)
         self._complete(folder, rows, room)
-        yield rows
+        return rows
+
+    def place(self, folder: Path) -> None:
+        """Make the destination of a folder that is complete."""
         put_folder(folder, self._destination, may_replace=self._output.overwrite)
 
     def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
