@@ -70,9 +70,12 @@ def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, D
 
             report, derive = quantizing(request, threads)
         case Dequantize():
-            from castwise.checkpoint.requests._dequantize import dequantizing  # noqa: PLC0415
+            from castwise.checkpoint.planning.decode.decode import decode_checkpoint  # noqa: PLC0415
+            from castwise.checkpoint.planning.decode.options import decoding_of  # noqa: PLC0415
 
-            report, derive = dequantizing(request, threads)
+            decode = decoding_of(request.dtype, request.arithmetic, request.only, threads)
+            report = {"dtype": decode.format, "arithmetic": decode.arithmetic, "only": decode.only}
+            derive = partial(decode_checkpoint, decode=decode)
         case Transcode():
             from castwise.checkpoint.requests._transcode import transcoding  # noqa: PLC0415
 
