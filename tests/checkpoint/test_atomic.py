@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,49 @@ def test_a_folder_that_appears_in_the_last_moment_stays(
     assert error.value.filename == str(destination)
     assert checkpoint.load(destination)["a"][0] == 2
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+@pytest.mark.parametrize("is_parted", [False, True])
+def test_the_loser_of_a_race_to_a_new_folder_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_parted: bool
+) -> None:
+    """Another run names its folder just before this one; with `overwrite` this one replaces it."""
+    source, destination = tmp_path / "in", tmp_path / "out"
+    _make(source, 1.0)
+    put_in_place = replacing._put_in_place
+
+    def appear(new: Path, path: Path, *, may_replace: bool) -> None:
+        rename = Path.rename
+
+        def rename_late(old: Path, target: Path) -> Path:
+            monkeypatch.setattr(Path, "rename", rename)
+            if kind == "folder":
+                _make(destination, 2.0)
+            else:
+                destination.write_bytes(b"theirs")
+            return rename(old, target)
+
+        monkeypatch.setattr(Path, "rename", rename_late)
+        put_in_place(new, path, may_replace=may_replace)
+
+    monkeypatch.setattr(replacing, "_put_in_place", appear)
+    convert = partial(checkpoint.cast_file, source, destination, "bfloat16")
+    if is_parted:
+        convert(part="1/1")
+        convert = partial(checkpoint.finish, destination)
+    remedy = "another name, or allow .*overwrite=True" if kind == "folder" else "another name: "
+    with pytest.raises(OSError, match=f"choose {remedy}") as error:
+        convert()
+    assert error.value.filename == str(destination)
+    assert ".castwise-tmp" not in str(error.value)
+    if kind == "folder":
+        assert checkpoint.load(destination)["a"][0] == 2
+        shutil.rmtree(destination)
+        convert(overwrite=True)
+        assert checkpoint.load(destination)["a"].dtype.itemsize == 2
+    else:
+        assert destination.read_bytes() == b"theirs"
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -20,6 +20,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.files import temporary_names
 from castwise.checkpoint.running import parts as parts_module
+from castwise.checkpoint.running.ledger import seal_page
 from castwise.cli import main
 from checkpoint_samples import floats
 from processes import run_python
@@ -148,7 +149,7 @@ def test_an_end_that_was_killed(folder: Path, tmp_path: Path, suffix: str, at: s
         "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL); "
         "at, new = sys.argv[1:]; "
         "[setattr(to_file, 'put_file', kill), setattr(to_folder, 'put_folder', kill)] "
-        "if at == 'between' else setattr(parts_module.RunParts, '_remove', kill) "
+        "if at == 'between' else setattr(parts_module._PartsLedger, 'remove', kill) "
         "if at == 'after' else setattr(parts_module, '_identity', kill); "
         "checkpoint.finish(new)"
     )
@@ -177,6 +178,8 @@ def test_an_end_that_was_noted_by_half_loses_no_part(folder: Path, tmp_path: Pat
     [
         ({"part": "0/4"}, ValueError, "parts of 4 are 1/4 to 4/4"),
         ({"part": "5/4"}, ValueError, "part='5/4'"),
+        ({"part": "1/0"}, ValueError, "part='1/0': a conversion has at least one part"),
+        ({"part": (1, -2)}, ValueError, "a conversion has at least one part"),
         ({"part": "a"}, ValueError, "part='a' is not a part such as '3/16'"),
         ({"part": 3}, ValueError, "part=3 is not a part"),
         ({"rounding": "stochastic"}, CheckpointError, "give one .seed. with part"),
@@ -234,7 +237,7 @@ def test_a_damaged_page(
 
 def sealed(page: dict[str, Any]) -> str:
     """A page as a part would have written it."""
-    return parts_module._seal({key: value for key, value in page.items() if key != "seal"}).decode()
+    return seal_page({key: value for key, value in page.items() if key != "seal"}).decode()
 
 
 def test_mappings_of_any_class(tmp_path: Path) -> None:

@@ -520,3 +520,10 @@ def test_a_file_of_which_neither_name_nor_bytes_tell(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(checkpoint.CheckpointError, match="names no container; use"):
         checkpoint.inspect(tmp_path / name)
+
+
+def test_of_several_unknown_options_the_first_is_named() -> None:
+    """Not one that follows from PYTHONHASHSEED."""
+    options = {f"unknown_{number}": 1 for number in range(30)}
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'unknown_0'"):
+        checkpoint.cast_file("source", "destination", "bfloat16", **options)

@@ -15,6 +15,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint.files import replacing, temporary_names
 from castwise.checkpoint.files.temporary_names import TemporaryName
+from castwise.checkpoint.running.ledger import seal_page
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from support import run_castwise
@@ -216,11 +217,11 @@ def test_other_arguments_of_the_same_conversion_go_on(source: Path) -> None:
     assert contents(out) == contents(whole)
 
 
-@pytest.mark.parametrize("damage", ["other bytes", "cut", "gone", "half a line"])
+@pytest.mark.parametrize("damage", ["other bytes", "cut", "gone", "no page", "half a page"])
 def test_a_shard_that_is_not_as_written_is_cast_again(source: Path, damage: str) -> None:
     out, whole = source.with_name("out"), source.with_name("whole")
     kept = interrupt(source, "d", resumable=True)
-    shard, journal = kept / "b.safetensors", kept.with_name(JOURNAL)
+    shard, page = kept / "b.safetensors", kept.with_name(JOURNAL) / "part-2-of-4.json"
     content = shard.read_bytes()
     if damage == "other bytes":
         shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -228,33 +229,60 @@ def test_a_shard_that_is_not_as_written_is_cast_again(source: Path, damage: str)
         shard.write_bytes(content[:-1])
     elif damage == "gone":
         shard.unlink()
+    elif damage == "no page":
+        page.unlink()
     else:
-        journal.write_bytes(journal.read_bytes()[:-20])
+        page.write_bytes(page.read_bytes()[:-20])
     checkpoint.cast_file(source, out, "bfloat16", resume=True)
     checkpoint.cast_file(source, whole, "bfloat16")
     assert contents(out) == contents(whole)
 
 
-def _edited(line: int, change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
-    def edit(journal: bytes) -> bytes:
-        lines = [json.loads(text) for text in journal.splitlines()]
-        lines[line] = change(lines[line])
-        return "".join(json.dumps(one) + "\n" for one in lines).encode()
+def page_in(journal: Path, number: int) -> Path:
+    """The page of a shard, counted from 1; that of the job for 0."""
+    return journal / (f"part-{number}-of-4.json" if number else "job.json")
+
+
+def _written(number: int, content: bytes) -> Callable[[Path], object]:
+    return lambda journal: page_in(journal, number).write_bytes(content)
+
+
+def _edited(number: int, change: Callable[[Any], Any]) -> Callable[[Path], object]:
+    """Change what is on a page, and seal it as a run does."""
+
+    def edit(journal: Path) -> None:
+        content = json.loads(page_in(journal, number).read_bytes())
+        del content["seal"]
+        page_in(journal, number).write_bytes(seal_page(change(content)))
 
     return edit
 
 
-def _first_row(**changed: object) -> Callable[[Any], object]:
-    return lambda line: {**line, "rows": [{**line["rows"][0], **changed}, *line["rows"][1:]]}
+def _first_report(place: int, value: object) -> Callable[[Any], object]:
+    """Change file, tensor or report of the first tensor."""
+
+    def change(page: Any) -> object:
+        page["reports"][0][place] = value
+        return page
+
+    return change
+
+
+def _span(place: int, value: object) -> Callable[[Any], object]:
+    def change(page: Any) -> object:
+        page["spans"][0][place] = value
+        return page
+
+    return change
 
 
 def _first_count(place: int, count: int) -> Callable[[Any], object]:
     """Change a count of the first report: the elements, those that are exact, ..."""
 
-    def change(line: Any) -> object:
-        row = next(row for row in line["rows"] if row["report"] is not None)
-        row["report"][0][place] = count
-        return line
+    def change(page: Any) -> object:
+        report = next(report for *_, report in page["reports"] if report is not None)
+        report[0][place] = count
+        return page
 
     return change
 
@@ -263,33 +291,40 @@ def _first_count(place: int, count: int) -> Callable[[Any], object]:
     "damage",
     [
         *(
-            pytest.param(lambda _, text=text: text + b"\n", id=repr(text)[1:])
-            for text in (b"[]", b"1", b"null", b'"a"', b"{}", b'{"options": 3}', b"\xff\xfe")
+            pytest.param(_written(number, text + b"\n"), id=f"{number}: {text!r}"[:20])
+            for number in (0, 1)
+            for text in (b"[]", b"1", b"null", b'"a"', b"{}", b'{"options": 3}')
         ),
-        pytest.param(lambda _: b"[" * 100_000, id="deep"),
+        pytest.param(_written(0, b"\xff\xfe"), id="no text"),
+        *(pytest.param(_written(one, b"[" * 100_000), id=f"{one}: deep") for one in (0, 1)),
         pytest.param(_edited(0, lambda job: {**job, "options": {"seed": "1"}}), id="seed of text"),
         pytest.param(_edited(0, lambda job: {**job, "options": {"seed": -1}}), id="negative seed"),
-        pytest.param(_edited(1, lambda _: [1]), id="shard of another type"),
-        pytest.param(_edited(1, lambda _: {"shard": 3}), id="shard with other keys"),
-        pytest.param(_edited(1, lambda line: {**line, "shard": []}), id="shard without a name"),
-        pytest.param(_edited(1, lambda line: {**line, "rows": 3}), id="rows of another type"),
-        pytest.param(_edited(1, lambda line: {**line, "rows": []}), id="no rows"),
-        pytest.param(_edited(2, _first_row(name="other")), id="another tensor"),
-        pytest.param(_edited(2, _first_row(nbytes="1")), id="bytes of text"),
-        pytest.param(_edited(2, _first_row(report=[1])), id="another report"),
+        pytest.param(_edited(1, lambda _: {"part": 3}), id="shard with other keys"),
+        pytest.param(_edited(1, lambda page: {**page, "part": "2/4"}), id="another part"),
+        pytest.param(_edited(1, lambda page: {**page, "job": "0" * 64}), id="another job"),
+        pytest.param(_edited(1, lambda page: {**page, "reports": 3}), id="rows of another type"),
+        pytest.param(_edited(1, lambda page: {**page, "reports": []}), id="no rows"),
+        pytest.param(_edited(1, lambda page: {**page, "spans": []}), id="no bytes"),
+        pytest.param(_edited(1, _span(0, [])), id="shard without a name"),
+        pytest.param(_edited(1, _span(0, "b.safetensors")), id="another shard"),
+        pytest.param(_edited(1, _span(1, 1)), id="a part of a shard"),
+        pytest.param(_edited(1, _span(2, "1")), id="bytes of text"),
+        pytest.param(_edited(1, _span(2, -1)), id="negative bytes"),
+        pytest.param(_edited(2, _first_report(1, "other")), id="another tensor"),
+        pytest.param(_edited(2, _first_report(2, [1])), id="another report"),
         pytest.param(
-            _edited(2, _first_row(report=[[-1] * 9, [0.0] * 4, [0, []], [0, []]])), id="counts"
+            _edited(2, _first_report(2, [[-1] * 9, [0.0] * 4, [0, []], [0, []]])), id="counts"
         ),
-        pytest.param(_edited(2, _first_row(nbytes=-1)), id="negative bytes"),
         pytest.param(_edited(1, _first_count(0, 10**9)), id="elements of another tensor"),
         pytest.param(_edited(1, _first_count(1, 10**9)), id="more exact ones than elements"),
         pytest.param(_edited(1, _first_count(6, -1)), id="negative count"),
+        pytest.param(lambda journal: page_in(journal, 0).unlink(), id="no job"),
     ],
 )
-def test_a_damaged_journal(source: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_journal(source: Path, damage: Callable[[Path], object]) -> None:
     out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
     before, journal = contents(kept), kept.with_name(JOURNAL)
-    journal.write_bytes(damage(journal.read_bytes()))
+    damage(journal)
     with pytest.raises(
         checkpoint.CheckpointError, match=rf"{journal} is not a journal .* leave out resume"
     ):
@@ -303,11 +338,10 @@ def test_a_damaged_journal(source: Path, damage: Callable[[bytes], bytes]) -> No
 def test_a_job_with_other_types(source: Path, value: object) -> None:
     out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
     before, journal = contents(kept), kept.with_name(JOURNAL)
-    text = journal.read_bytes()
-    for key in json.loads(text.splitlines()[0]):
-        journal.write_bytes(
-            _edited(0, lambda job, key=key: {**job, key: value, "tensors": ""})(text)
-        )
+    text = page_in(journal, 0).read_bytes()
+    for key in (key for key in json.loads(text) if key not in {"seal", "nonce"}):
+        page_in(journal, 0).write_bytes(text)
+        _edited(0, lambda job, key=key: {**job, key: value, "tensors": ""})(journal)
         with pytest.raises(
             checkpoint.CheckpointError, match=r"of another conversion: |is not a journal"
         ):
@@ -315,8 +349,9 @@ def test_a_job_with_other_types(source: Path, value: object) -> None:
     assert contents(kept) == before
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "file"])
+def test_a_journal_that_no_run_wrote(source: Path, kind: str) -> None:
+    """Or an older version, as one file."""
     out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
     journal = kept.with_name(JOURNAL)
     if kind == "link":
@@ -324,10 +359,12 @@ def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
         journal.rename(source / "journal")
         journal.symlink_to(source / "journal")
     else:
-        journal.unlink()
+        shutil.rmtree(journal)
         if kind == "pipe":
             need("os.mkfifo")
             os.mkfifo(journal)
+        elif kind == "file":
+            journal.write_text('{"arguments": {}, "options": {"seed": null}}\n')
         else:
             journal.mkdir()
     with pytest.raises(checkpoint.CheckpointError, match="leave out resume"):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.planning import derived_reader
-from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.planning.derived_reader import DerivedReader, RemoteShard
 from castwise.checkpoint.requests.conversion import open_planned
 from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
 from system_parts import need
@@ -45,12 +50,35 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
     assert derivations(transcode, other) == {"transcode"}
 
 
-def test_a_process_forked_while_a_thread_plans_can_plan() -> None:
+def test_a_process_forked_while_a_thread_plans_can_plan(tmp_path: Path, model: Path) -> None:
     need("os.fork")
-    with derived_reader._PLANNING:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if derived_reader._PLANNING.acquire(timeout=5) else 1)
-        assert os.waitpid(child, 0)[1] == 0
-    assert derived_reader._PLANNING.acquire(timeout=0)
-    derived_reader._PLANNING.release()
+    request, target = Quantize(source=model, scheme="nvfp4"), tmp_path / "new"
+    with open_planned(request, Run(destination=target), target) as conversion:
+        (source,) = conversion.writer.sources.values()
+        assert isinstance(source, DerivedReader)
+        assert source.replan is not None
+        path, state, (_, replan) = source.path, source.state, source.replan
+        plans, go_on = threading.Event(), threading.Event()
+
+        def replan_late() -> Any:
+            plans.set()
+            assert go_on.wait(60)
+            return replan()
+
+        def shard(plan: Callable[[], Any]) -> RemoteShard:
+            return RemoteShard((uuid4(), plan), path, state)
+
+        def derive(remote: RemoteShard) -> str:
+            with remote.beside_others() as copy:
+                return copy.derivation
+
+        with ThreadPoolExecutor(1) as executor:
+            late = executor.submit(derive, shard(replan_late))
+            assert plans.wait(60)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                os._exit(derive(shard(replan)) != "encode")
+            status = os.waitpid(child, 0)[1]
+            go_on.set()
+            assert (status, late.result()) == (0, "encode")

@@ -53,7 +53,7 @@ if is_guided := find_spec("atheris") is not None:
 import castwise
 import numpy as np
 from castwise import checkpoint, cli, dtype_policies, loss_scale, surveys
-from castwise.checkpoint.running import parts as parts_module
+from castwise.checkpoint.running.ledger import seal_page
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
 
@@ -367,22 +367,23 @@ def journal_targets(folder: Path) -> dict[str, Target]:
     parts = folder / "parts"
     (out / ".new.parts.castwise-tmp").rename(parts)
 
-    def resume(data: bytes) -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        shutil.copytree(kept, out / ".new.resumable.castwise-tmp")
-        (out / ".new.resumable.journal.castwise-tmp").write_bytes(data)
-        _quietly(*cast, "--resume")
-
-    def finish(data: bytes, *, name: str) -> None:
-        """Finish as the page is, and with the seal of what it says."""
+    def sealed(act: Callable[[bytes, str], None], data: bytes, *, name: str) -> None:
+        """Act on the page as it is, and with the seal of what it says."""
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             content = json.loads(data)
             content.pop("seal", None)
-            _finish(parts_module._seal(content), name)
-        _finish(data, name)
+            act(seal_page(content), name)
+        act(data, name)
 
-    def _finish(data: bytes, name: str) -> None:
+    def resume(data: bytes, name: str) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        shutil.copytree(kept, out / ".new.resumable.castwise-tmp")
+        shutil.copytree(journal, out / ".new.resumable.journal.castwise-tmp")
+        (out / ".new.resumable.journal.castwise-tmp" / name).write_bytes(data)
+        _quietly(*cast, "--resume")
+
+    def finish(data: bytes, name: str) -> None:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         shutil.copytree(parts, out / ".new.parts.castwise-tmp")
@@ -400,12 +401,15 @@ def journal_targets(folder: Path) -> dict[str, Target]:
         if code != 2:
             assert checkpoint.load(out / "new").keys() == {*"abc", "a2", "b2", "c2"}
 
+    pages = (
+        ("journal", resume, journal, "part-2-of-3.json"),
+        ("journal_job", resume, journal, "job.json"),
+        ("page", finish, parts, "part-1-of-1.json"),
+        ("job", finish, parts, "job.json"),
+    )
     return {
-        "journal": Target(resume, [journal.read_bytes()]),
-        **{
-            target: Target(partial(finish, name=name), [(parts / name).read_bytes()])
-            for target, name in (("page", "part-1-of-1.json"), ("job", "job.json"))
-        },
+        target: Target(partial(sealed, act, name=name), [(place / name).read_bytes()])
+        for target, act, place, name in pages
     }
 
 

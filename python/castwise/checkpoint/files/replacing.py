@@ -277,14 +277,15 @@ def make_shared_folder(folder: Path, destination: Path, name: str, content: byte
 def _make_with_file(folder: Path, path: Path, name: str, content: bytes) -> None:
     with TemporaryName(path) as temporary:
         temporary.mkdir()
-        with hold_lock(temporary), new_file(temporary / name) as file:
-            file.write(content)
-        sync_folder(temporary)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not os.path.lexists(folder):
-                raise
+        with hold_lock(temporary):  # or another run would take it for a leftover
+            with new_file(temporary / name) as file:
+                file.write(content)
+            sync_folder(temporary)
+            try:
+                temporary.rename(folder)
+            except OSError:
+                if not os.path.lexists(folder):
+                    raise
     sync_folder(folder.parent)
 
 
@@ -303,7 +304,18 @@ def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:
         path.rename(aside(temporary))
     elif sys.platform == "win32" and path.exists():
         path.rmdir()  # an empty one, onto which other systems rename a folder
-    temporary.rename(path)
+    try:
+        temporary.rename(path)
+    except OSError as error:
+        if not os.path.lexists(path):
+            raise
+        if may_replace and path.is_dir() and exchange(temporary, path):
+            return
+        reason = f"{error.strerror}: it was not there when this run began; choose another name"
+        if path.is_dir():
+            remedy = argument("overwrite", True)
+            reason += f", or allow the whole folder to be replaced ({remedy})"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def _mode_of(path: Path, destination: Path) -> int | None:

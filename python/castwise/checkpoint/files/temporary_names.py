@@ -25,6 +25,8 @@ from typing import Any
 if sys.platform != "win32":
     import fcntl
 
+# In a journal, the page that is open as long as a run goes on.
+JOB = "job.json"
 _SUFFIX = ".castwise-tmp"
 _OLD_SUFFIX = ".castwise-old"
 _NAME_CHARACTERS = 40  # of the destination's name, so that the temporary name is not too long
@@ -287,11 +289,12 @@ def _prefix(path: Path) -> str:
 
 def _remove_journal(resumable: Path) -> bool:
     """Remove the journal where nothing can be locked; False if a run goes on with its folder."""
-    # Windows removes no open file, and a run has its journal open to its end.
+    # Windows removes no open file, and a run has the job in its journal open to its end.
     if sys.platform != "win32":
         return False
-    _remove(journal_name(resumable))
-    return not os.path.lexists(journal_name(resumable))
+    job = journal_name(resumable) / JOB
+    _remove(job)
+    return not os.path.lexists(job)
 
 
 def _remove_with_journal(temporary: Path) -> None:

@@ -19,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader
 from castwise.checkpoint.files.source_files import handle
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
-from castwise.checkpoint.results.report import Report
+from castwise.checkpoint.results.report import Report, add_report
 
 if TYPE_CHECKING:
     from castwise.quantization.weights.decoding import Decoding
@@ -101,8 +102,8 @@ def derived_info(name: str, source_format: str, shape: tuple[int, ...], nbytes: 
 # How tensors are derived of those that are stored.
 Derivation = Literal["decode", "encode", "transcode"]
 
-# Plans the readers of a run again, in another process; equal only to that of the same run.
-Replan = Callable[[], Mapping[Path, "DerivedReader"]]
+# Plans the readers of a run again, in another process; with what tells runs apart.
+Replan = tuple[UUID, Callable[[], Mapping[Path, "DerivedReader"]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,10 +250,14 @@ class DerivedReader:
         slabs = self._new_tensors[names[0]].job.slabs(names, to)
         return self._run_tasks(slab.make for slab in slabs)
 
-    def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
-        """Make tensors of one job, each at its place in a file; returns what that lost."""
+    def write(self, places: Mapping[str, int], file: BinaryIO) -> dict[str, Report | None]:
+        """Make tensors of one job, each at its place in a file; returns what each lost.
+
+        What is measured is what the payload lost.
+        """
         file.flush()  # what stands before
         target, places = OpenFile(handle(file)), dict(places)
+        payload, _ = self.job(next(iter(places)))
         sizes = {name: numpy_dtype(self._new_tensors[name].format).itemsize for name in places}
 
         def tasks() -> Iterator[Callable[[], Report | None]]:
@@ -272,9 +277,8 @@ class DerivedReader:
         whole: Report | None = None
         # Each thread writes the slabs that it makes.
         for report in self._run_tasks(tasks()):
-            if report is not None:
-                whole = report if whole is None else whole + report
-        return whole
+            whole = add_report(whole, report)
+        return {name: whole if name == payload else None for name in places}
 
     def _run_tasks(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""
@@ -331,8 +335,7 @@ def _write(
         arrays, report = slab.make()
         for name, array in arrays.items():
             target.write_at(to_bytes(array), places[name])
-        if report is not None:
-            whole = report if whole is None else whole + report
+        whole = add_report(whole, report)
     return whole
 
 
@@ -350,11 +353,13 @@ class RemoteShard:
 
         CheckpointError: one of them was changed since they were first opened.
         """
-        with _PLANNING:
-            readers = next((readers for replan, readers in _PLANNED if replan == self.replan), None)
+        run, replan = self.replan
+        # A process that is forked meanwhile has another lock.
+        with _PLANNING.setdefault(os.getpid(), Lock()):
+            readers = _PLANNED.get(run)
             if readers is None:
-                readers = self.replan()
-                _PLANNED[:] = [(self.replan, readers)]
+                _PLANNED.clear()
+                readers = _PLANNED[run] = replan()
         reader = readers.get(self.path)
         if reader is None or reader.state != self.state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
@@ -362,21 +367,11 @@ class RemoteShard:
             yield copy
 
 
-# What another process planned last, for all batches of a run.
-_PLANNED: list[tuple[Replan, Mapping[Path, DerivedReader]]] = []
+# What this process planned last for others, for all batches of that run.
+_PLANNED: dict[UUID, Mapping[Path, DerivedReader]] = {}
 
-# Held while that is read or replaced: the threads of a worker convert batches of one run.
-_PLANNING = Lock()
-
-
-def _renew_lock() -> None:
-    """Let a forked process plan: the thread that held the lock may not be in it."""
-    global _PLANNING  # noqa: PLW0603
-    _PLANNING = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+# By process, held while that is read or replaced: threads of a worker convert batches of one run.
+_PLANNING: dict[int, Lock] = {}
 
 
 def with_tensors(

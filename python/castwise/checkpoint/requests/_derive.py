@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
@@ -69,9 +70,12 @@ def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, D
 
             report, derive = quantizing(request, threads)
         case Dequantize():
-            from castwise.checkpoint.requests._dequantize import dequantizing  # noqa: PLC0415
+            from castwise.checkpoint.planning.decode.decode import decode_checkpoint  # noqa: PLC0415
+            from castwise.checkpoint.planning.decode.options import decoding_of  # noqa: PLC0415
 
-            report, derive = dequantizing(request, threads)
+            decode = decoding_of(request.dtype, request.arithmetic, request.only, threads)
+            report = {"dtype": decode.format, "arithmetic": decode.arithmetic, "only": decode.only}
+            derive = partial(decode_checkpoint, decode=decode)
         case Transcode():
             from castwise.checkpoint.requests._transcode import transcoding  # noqa: PLC0415
 
@@ -106,9 +110,11 @@ def planned_derivation(
         result = derive(checkpoint, is_file=is_file)
         result.check_loading()
         result.warn()
-        replan = ReplanRequest(request, is_file, run.threads, uuid4())
-        for reader in _readers(result.source):
-            reader.replan = replan
+        values, threads = plain_values(request), run.threads
+        replan = partial(replan_readers, type(request), values, threads, is_file=is_file)
+        run_id = uuid4()
+        for reader in _readers(result.source).values():
+            reader.replan = run_id, replan
         output = replace(
             output,
             limit=limit,
@@ -127,42 +133,18 @@ def planned_derivation(
         )
 
 
-def _readers(source: Checkpoint) -> list[DerivedReader]:
-    """Return the readers that make tensors."""
+def _readers(source: Checkpoint) -> dict[Path, DerivedReader]:
+    """Return the readers that make tensors, by the paths of their files."""
     readers = source.shards.values()
-    return [reader for reader in readers if isinstance(reader, DerivedReader)]
+    return {reader.path: reader for reader in readers if isinstance(reader, DerivedReader)}
 
 
-@dataclass(frozen=True, slots=True)
-class ReplanRequest:
-    """Plans a request again, in another process."""
-
-    request: Request = field(compare=False)
-    is_file: bool
-    threads: int | None
-    # Tells runs apart.
-    run: UUID
-
-    def __call__(self) -> dict[Path, DerivedReader]:
-        """Return the readers that make tensors, by the paths of their files."""
-        request = self.request
-        _, derive = derivation(request, self.threads)
-        excludes = Patterns(request.include, request.exclude).excludes
-        checkpoint = open_checkpoint(Path(request.source), None, excludes, decodes=request.decodes)
-        result = derive(checkpoint, is_file=self.is_file)
-        return {reader.path: reader for reader in _readers(result.source)}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Give the other process paths that hold in any folder."""
-        values = plain_values(self.request)
-        return _replan_request, (type(self.request), values, self.is_file, self.threads, self.run)
-
-
-def _replan_request(
-    request_type: type[Request],
-    values: dict[str, Any],
-    is_file: bool,
-    threads: int | None,
-    run: UUID,
-) -> ReplanRequest:
-    return ReplanRequest(request_type(**values), is_file, threads, run)
+def replan_readers(
+    request_type: type[Request], values: Mapping[str, Any], threads: int | None, *, is_file: bool
+) -> dict[Path, DerivedReader]:
+    """Plan a request again, in another process; returns the readers that make tensors."""
+    request = request_type(**values)
+    _, derive = derivation(request, threads)
+    excludes = Patterns(request.include, request.exclude).excludes
+    checkpoint = open_checkpoint(Path(request.source), None, excludes, decodes=request.decodes)
+    return _readers(derive(checkpoint, is_file=is_file).source)

@@ -25,7 +25,7 @@ from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, check
 from castwise.checkpoint.planning.stated_quantization import refuse_changes
 from castwise.checkpoint.requests._planned import PlannedConversion, new_writer, output_options
 from castwise.checkpoint.requests.options import Cast, Run
-from castwise.checkpoint.running.journal import resumed_options
+from castwise.checkpoint.running.ledger import resumed_options
 from castwise.dtype_policies import DTypePolicy
 from castwise.text.spelling import typed_format, typed_values
 from castwise.text.wording import argument

@@ -15,7 +15,8 @@ from castwise.checkpoint.requests._planned import PlannedConversion, plain_value
 from castwise.checkpoint.requests._push import target_of
 from castwise.checkpoint.requests.options import REQUESTS, Cast, Request, Run
 from castwise.checkpoint.results.summary import CastSummary
-from castwise.checkpoint.running.parts import RunPart, RunParts, convert_part, refuse_parts
+from castwise.checkpoint.running.ledger import RunPart
+from castwise.checkpoint.running.parts import RunParts, convert_part, refuse_parts
 from castwise.text.wording import argument, check_switch
 
 
@@ -66,7 +67,7 @@ def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
         ) from error
     with open_planned(request, run, destination) as planned_conversion:
         plan = planned_conversion.refuse_losses_of(run)
-        return plan.summary(parts.put_together(plan.writer))
+        return plan.summary(parts.assemble(plan.writer))
 
 
 def _check_part(request: Request, run: Run) -> None:

@@ -96,7 +96,7 @@ def _function(
     )
 
     def function(*values: Any, **keywords: Any) -> CastSummary:  # noqa: ANN401  (of the fields)
-        for wrong in keywords.keys() - signature.parameters.keys():
+        for wrong in (name for name in keywords if name not in signature.parameters):
             meaning = suggestion(wrong, signature.parameters).strip()
             hint = f"; {meaning}" if meaning else ""
             raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}{hint}")

@@ -233,6 +233,13 @@ Report = CastReport | DecodeReport
 """What became of a tensor's values."""
 
 
+def add_report(total: Report | None, report: Report | None) -> Report | None:
+    """Return the report of values of which some are in the one, and some in the other."""
+    if total is None or report is None:
+        return report if total is None else total
+    return total + report
+
+
 class CastRow(NamedTuple):
     """One tensor of a checkpoint that was cast.
 

@@ -133,6 +133,13 @@ def cut_ranges(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[l
     yield [] if rest is None else [rest, *rest_of_ranges]
 
 
+def cut_batches(ranges: Sequence[TensorRange], nbytes: int) -> Iterator[list[TensorRange]]:
+    """Cut ranges into batches of about so many bytes that are read and written."""
+    total = sum(piece.nbytes for piece in ranges)
+    # None ends where a large tensor is made.
+    return filter(None, cut_ranges(ranges, range(nbytes, total, nbytes)))
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Ranges of one file."""
@@ -190,8 +197,7 @@ def _add_made(
                 reports += (next(reports_left) for _ in pieces)
                 continue
             places = {piece.name: piece.target for piece in pieces}
-            report, (payload, _) = reader.write(places, target), reader.job(job)
-            reports += (report if name == payload else None for name in places)
+            reports += reader.write(places, target).values()
     return reports
 
 

@@ -210,9 +210,9 @@ class Conversion:
             if (span := ranges.get(other_name)) is not None
         }
         meter.starts(payload if payload in places else name)
-        report = maker.write(places, place[0])
+        reports = maker.write(places, place[0])
         meter.finish(sum(self._plans[other_name].info.nbytes for other_name in places))
-        return {other_name: report if other_name == payload else None for other_name in places}
+        return reports
 
     def _convert_pieces(
         self, name: str, meter: ProgressMeter, stream: JobStream | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from itertools import chain
@@ -11,14 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.results.report import CastRow, ProgressMeter, Report
-from castwise.checkpoint.running._batches import (
-    Batch,
-    Outcome,
-    TensorRange,
-    convert_batch,
-    cut_ranges,
-)
+from castwise.checkpoint.results.report import CastRow, ProgressMeter, Report, add_report
+from castwise.checkpoint.running._batches import Batch, Outcome, convert_batch, cut_batches
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile, reopen
 
@@ -28,87 +22,14 @@ BATCH_BYTES = 256 << 20
 _LOGGER = logging.getLogger(__name__)
 
 
-class Executing:
-    """Files that an executor converts, if there is one; at the end of the block no batch begins."""
+class BatchTask:
+    """A batch, and what an executor makes of it; without one it is converted when it is wanted."""
 
-    def __init__(self, executor: Executor | None) -> None:
-        self._executor = executor
-        self._work: dict[str, list[tuple[Conversion, list[_Submitted]]]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        works = (batches for work in self._work.values() for _, batches in work)
-        for task in chain.from_iterable(works):
-            if task.future is not None:
-                with suppress(Exception):  # of any executor; another error may be under way
-                    task.future.cancel()
-
-    def begin(self, target: OutputFile, file: BinaryIO) -> None:
-        """Write the header into a new file that has a name, and let the executor begin with it.
-
-        Nothing is written if there is no executor, or some tensors have no place in the file.
-        """
-        if self._executor is None:
-            return
-        conversions = target.conversions()
-        if conversions is None:
-            return
-        target.write_header(file)
-        work = self._work[target.name] = []
-        for conversion in conversions:
-            ranges = conversion.ranges()
-            tasks: list[_Submitted] = []
-            work.append((conversion, tasks))
-            total = sum(piece.nbytes for piece in ranges)
-            for ranges_of_batch in cut_ranges(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
-                if ranges_of_batch:  # none ends where a large tensor is made
-                    batch = conversion.batch(ranges_of_batch, Path(file.name))
-                    tasks.append(_Submitted(batch, self._executor))
-
-    def rows(
-        self, target: OutputFile, meter: ProgressMeter, shard: str | None
-    ) -> list[CastRow] | None:
-        """Wait for the batches of a file; None if the executor does not convert it.
-
-        Raises what stopped the first batch that failed.
-        """
-        if target.name not in self._work:
-            return None
-        rows: list[CastRow] = []
-        work = self._work[target.name]  # until the end, so that an error cancels what is left
-        for conversion, batches in work:
-            reports: list[tuple[TensorRange, Report | None]] = []
-            for task in batches:
-                ranges = task.batch.ranges
-                meter.starts(ranges[0].name)
-                outcomes, error = task.outcome()
-                if error is not None:
-                    raise error
-                reports += zip(ranges, outcomes, strict=True)
-                meter.finish(sum(piece.source_nbytes for piece in ranges))
-            rows += conversion.rows(sum_reports(reports), shard)
-            with reopen(conversion.reader) as reader:
-                reader.check_unchanged()
-        del self._work[target.name]
-        return target.in_order(rows, work[0][0].file_order)
-
-
-def sum_reports(reports: Sequence[tuple[TensorRange, Report | None]]) -> dict[str, Report | None]:
-    """Return the report of each tensor, by its name, from those of its ranges."""
-    by_name: dict[str, list[Report]] = {}
-    for piece, report in reports:
-        by_name.setdefault(piece.name, []).extend([] if report is None else [report])
-    return {name: sum(parts[1:], parts[0]) if parts else None for name, parts in by_name.items()}
-
-
-class _Submitted:
-    """A batch, and what an executor makes of it."""
-
-    def __init__(self, batch: Batch, executor: Executor) -> None:
+    def __init__(self, batch: Batch, executor: Executor | None) -> None:
         self.batch = batch
         self.future: Future[Outcome] | None = None
+        if executor is None:
+            return
         try:
             self.future = executor.submit(convert_batch, batch)
         except Exception as error:  # of any executor: it is closed, or its scheduler is lost
@@ -134,6 +55,81 @@ class _Submitted:
             self.batch.source,
             reason,
         )
+
+
+def convert_batches(
+    conversion: Conversion, tasks: Iterable[BatchTask], meter: ProgressMeter
+) -> dict[str, Report | None]:
+    """Convert batches of a conversion one after the other; returns the reports of its tensors.
+
+    Raises what stopped the first batch that failed.
+    """
+    reports: dict[str, Report | None] = {}
+    for task in tasks:
+        ranges = task.batch.ranges
+        meter.starts(ranges[0].name)
+        outcomes, error = task.outcome()
+        if error is not None:
+            raise error
+        for piece, report in zip(ranges, outcomes, strict=True):
+            reports[piece.name] = add_report(reports.get(piece.name), report)
+        meter.finish(sum(piece.source_nbytes for piece in ranges))
+    with reopen(conversion.reader) as reader:
+        reader.check_unchanged()
+    return reports
+
+
+class Executing:
+    """Files that an executor converts, if there is one; at the end of the block no batch begins."""
+
+    def __init__(self, executor: Executor | None) -> None:
+        self._executor = executor
+        self._work: dict[str, list[tuple[Conversion, list[BatchTask]]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        works = (tasks for work in self._work.values() for _, tasks in work)
+        for task in chain.from_iterable(works):
+            if task.future is not None:
+                with suppress(Exception):  # of any executor; another error may be under way
+                    task.future.cancel()
+
+    def begin(self, target: OutputFile, file: BinaryIO) -> None:
+        """Write the header into a new file that has a name, and let the executor begin with it.
+
+        Nothing is written if there is no executor, or some tensors have no place in the file.
+        """
+        if self._executor is None:
+            return
+        conversions = target.conversions()
+        if conversions is None:
+            return
+        target.write_header(file)
+        work = self._work[target.name] = []
+        for conversion in conversions:
+            tasks: list[BatchTask] = []
+            work.append((conversion, tasks))
+            for ranges in cut_batches(conversion.ranges(), BATCH_BYTES):
+                batch = conversion.batch(ranges, Path(file.name))
+                tasks.append(BatchTask(batch, self._executor))
+
+    def write(
+        self, target: OutputFile, file: BinaryIO, meter: ProgressMeter, shard: str | None
+    ) -> list[CastRow]:
+        """Wait for the batches of a file, or write it in this process if it has none.
+
+        Raises what stopped the first batch that failed.
+        """
+        if target.name not in self._work:
+            return target.write(file, meter, shard)
+        rows: list[CastRow] = []
+        work = self._work[target.name]  # until the end, so that an error cancels what is left
+        for conversion, tasks in work:
+            rows += conversion.rows(convert_batches(conversion, tasks, meter), shard)
+        del self._work[target.name]
+        return target.in_order(rows, work[0][0].file_order)
 
 
 def _text_of(error: Exception) -> str:

@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers.array_bytes import to_bytes
 from castwise.checkpoint.planning.derived_reader import DerivedReader
-from castwise.checkpoint.results.report import Report
+from castwise.checkpoint.results.report import Report, add_report
 from castwise.checkpoint.running._rearranging import pieces_of, temporary_file, write_at
 
 
@@ -56,8 +56,7 @@ class JobStream:
                     write_at(self._file, data, ends[part])
                     ends[part] += data.nbytes
             if report is not None:
-                earlier = self.reports.get(payload)
-                self.reports[payload] = report if earlier is None else earlier + report
+                self.reports[payload] = add_report(self.reports.get(payload), report)
         self._names -= {name, *smaller}
 
     def _reserve(self, name: str) -> int:

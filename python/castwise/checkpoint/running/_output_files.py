@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from castwise._options import SAFETENSORS
-from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint._tensors import Planned, format_info
 from castwise.checkpoint.containers import container_of, has_places, new_writer
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.folder import new_index
@@ -23,6 +27,8 @@ from castwise.checkpoint.files.replacing import folder_of
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._conversion import Conversion, row_of
+
+_BYTE_BITS = 8
 
 # A file, and what becomes of those of its tensors that go into one target.
 Source = tuple[Reader, list[Planned]]
@@ -112,6 +118,11 @@ class OutputFile:
         with self._writer_of_nothing() as writer:
             return [row_of(writer, name, None, shard) for name in writer.order]
 
+    def measure(self, meter: ProgressMeter, shard: str | None) -> list[CastRow]:
+        """Convert its tensors and throw the results away; returns the rows with their reports."""
+        with _discarding(self.name) as file:
+            return self.write(file, meter, shard)
+
     @property
     def has_other_orders(self) -> bool:
         """True if tensors of the source are not in C order."""
@@ -193,3 +204,50 @@ def joined_source(target: OutputFile) -> Reader | None:
         return readers[0]
     shards = [reader for reader in readers if isinstance(reader, SafetensorsReader)]
     return JoinedShards(shards) if len(shards) == len(readers) else None
+
+
+@contextmanager
+def _discarding(name: str) -> Iterator[BinaryIO]:
+    """Open what takes the bytes of a file and keeps none of them."""
+    # Containers that may read again what they have written are written to a file without a name,
+    # which is gone at the end.
+    if not has_places(Path(name)):
+        with tempfile.TemporaryFile() as file:
+            yield cast("BinaryIO", file)
+        return
+    # Opened by number, so that nobody takes its folder for one of files.
+    with os.fdopen(os.open(os.devnull, os.O_RDWR), "r+b") as file:
+        yield file
+
+
+def least_nbytes(tensors: Iterable[Planned]) -> int:
+    """Return the bytes that tensors take at least."""
+    return sum(_least_nbytes(tensor) for tensor in tensors)
+
+
+def meanwhile_nbytes(targets: Sequence[OutputFile], following: int = 0) -> int:
+    """Return how many bytes more files take as they are written, one by one, than in the end.
+
+    They are those of temporary files, for tensors that are brought into another order;
+    `following` is how many bytes are written after the files.
+    """
+    most = 0
+    if any(target.has_other_orders for target in targets):
+        sizes = [size for target in targets for size in target.sizes()]
+        for nbytes, temporary in reversed(sizes):
+            most = max(most, temporary - following)
+            following += nbytes
+    return most
+
+
+def _least_nbytes(plan: Planned) -> int:
+    if plan.target is None:
+        return plan.info.nbytes
+    return prod(plan.info.shape) * _least_bits(plan.target) // _BYTE_BITS
+
+
+@lru_cache
+def _least_bits(name: str) -> int:
+    """Return the bits of an element in the container that packs it most densely."""
+    info = format_info(name)
+    return _BYTE_BITS if info.kind == "bool" else int(info.bits)

@@ -19,6 +19,7 @@ from castwise.checkpoint.files.source_files import open_file
 from castwise.checkpoint.running._batches import TensorRange
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running.ledger import is_plain
 
 # The conversions of each file, with all that belongs to them.
 Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
@@ -58,7 +59,7 @@ def begin_file(outline: Outline, files: Path) -> bool:
     path = files / outline.target.name
     files.mkdir(exist_ok=True)  # an error if the folder that it is in was removed
     path.parent.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(path) and not _is_plain(path):
+    if os.path.lexists(path) and not is_plain(path):
         raise CheckpointError(f"{path} is not a file that a part made; remove it")
     with open(path, "r+b", opener=_opened_or_created) as file:
         is_other = os.fstat(file.fileno()).st_size != outline.size
@@ -70,16 +71,11 @@ def begin_file(outline: Outline, files: Path) -> bool:
     return is_other
 
 
-def _is_plain(path: Path) -> bool:
-    """Return True for a regular file to which no link leads."""
-    return os.path.realpath(path) == str(path) and path.is_file()
-
-
 def fault_of(path: Path, outline: Outline) -> str | None:
     """Say what is wrong with a file, from all but its tensors."""
     if not os.path.lexists(path):
         return "is missing"
-    if not _is_plain(path):
+    if not is_plain(path):
         return "is not a file that a part made; remove it"
     if (size := path.stat().st_size) != outline.size:
         return f"has {size:,} bytes, not {outline.size:,}"

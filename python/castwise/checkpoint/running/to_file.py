@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +26,11 @@ from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._job import Job, job_of
-from castwise.checkpoint.running._measuring import measured_rows
-from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
-from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running._output_files import (
+    OutputFile,
+    least_nbytes,
+    meanwhile_nbytes,
+)
 from castwise.checkpoint.running._sharding import one_file
 from castwise.checkpoint.running.other_files import Patterns
 from castwise.checkpoint.running.output_options import OutputOptions
@@ -137,13 +139,17 @@ class ToFile:
         """Return what of a folder with the file becomes the destination."""
         return folder / self._target.name
 
-    def put_together(
+    def assemble(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
-    ) -> Iterator[list[CastRow]]:
-        """Make the destination of a folder that has the file; yields the rows before that."""
+    ) -> list[CastRow]:
+        """Complete a folder that has the file; returns the rows."""
+        del folder
         rows = [row._replace(shard=None) for row in rows_of(self._target)]
         self.judge(rows)
-        yield rows
+        return rows
+
+    def place(self, folder: Path) -> None:
+        """Make the destination of a folder that is complete."""
         if not self._output.overwrite:
             check_absent(self._destination)
         left_out = self._left_out()
@@ -159,7 +165,9 @@ class ToFile:
     def measure(self, meter: ProgressMeter) -> list[CastRow]:
         """Convert without writing; return the rows with their reports."""
         check_place(self._destination)
-        return measured_rows(self.files, meter, in_folder=False)
+        rows = self._target.measure(meter, None)
+        meter.starts(None)
+        return rows
 
     def room(self) -> Room:
         """Return the bytes needed and free; nothing is copied or left out."""
@@ -180,9 +188,7 @@ class ToFile:
         ):
             self.room()
             executing.begin(self._target, file)
-            rows = executing.rows(self._target, meter, None)
-            if rows is None:
-                rows = self._target.write(file, meter, None)
+            rows = executing.write(self._target, file, meter, None)
             meter.starts(None)
             self.judge(rows)
             self._close_replaced()

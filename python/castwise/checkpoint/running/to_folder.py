@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._config import Config
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
@@ -32,17 +32,19 @@ from castwise.checkpoint.files.replacing import (
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
-from castwise.checkpoint.running._in_place import refuse_losses, refuse_other_forms
 from castwise.checkpoint.running._job import Job, job_of
-from castwise.checkpoint.running._measuring import measured_rows
-from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
-from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
+from castwise.checkpoint.running._output_files import (
+    OutputComponent,
+    OutputFile,
+    least_nbytes,
+    meanwhile_nbytes,
+)
 from castwise.checkpoint.running._sharding import divide, same_files
-from castwise.checkpoint.running.journal import (
-    Journal,
-    kept_by_size,
-    kept_shards,
+from castwise.checkpoint.running.ledger import (
+    ShardLedger,
+    count_shards,
     remove_all_but,
+    shards_by_size,
 )
 from castwise.checkpoint.running.other_files import OtherFiles, check_length
 from castwise.checkpoint.running.output_options import OutputOptions
@@ -83,9 +85,9 @@ class ToFolder:
                 )
             if in_place:
                 patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
-                refuse_losses(source)
+                _refuse_losses(source)
                 if output.restates:
-                    refuse_other_forms(source)
+                    _refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
             if (new_config := output.config) is not None:
                 statements = {
@@ -134,14 +136,16 @@ class ToFolder:
     def measure(self, meter: ProgressMeter) -> list[CastRow]:
         """Convert without writing; return the rows with their reports."""
         check_place(self._destination, is_folder=True)
-        return measured_rows(self.files, meter, in_folder=True)
+        rows = [row for target in self.files for row in target.measure(meter, target.name)]
+        meter.starts(None)
+        return rows
 
     def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
         shards_done: Sequence[str] = ()
         if self._output.resume:
             temporary = resumable_folder(self._destination)
-            shards_done = kept_by_size(temporary, self.job, self._plans)
+            shards_done = shards_by_size(temporary, self.job, self.files)
         room = self._check_room(shards_done)
         if self._other_files is not None:
             self._other_files.warn()
@@ -159,19 +163,20 @@ class ToFolder:
             ExitStack() as telling,
             replacing_folder(
                 self._destination,
-                is_kept=kept_shards if resumable else None,
+                is_kept=count_shards if resumable else None,
                 resume=self._output.resume,
                 may_replace=self._output.overwrite,
             ) as folder,
             ExitStack() as stack,
         ):
-            journal = None
+            ledger = None
             if resumable:
-                journal = stack.enter_context(Journal(folder, self.job, self._plans))
+                ledger = ShardLedger(folder, self._destination, self.job, self.files)
+                stack.enter_context(ledger.hold())
                 # Only now, when what is kept is known to be of this conversion.
                 telling.enter_context(_report_kept_shards(self._destination, len(self.files)))
-            room = self._check_room(journal.shards if journal is not None else ())
-            rows = self._write_files(folder, meter, journal, executor)
+            room = self._check_room(() if ledger is None else ledger.rows)
+            rows = self._write_files(folder, meter, ledger, executor)
             meter.starts(None)
             self.judge(rows)
             self._complete(folder, rows, room)
@@ -182,7 +187,7 @@ class ToFolder:
         folder = self._destination
         paths = walk(folder, lambda _: True) if folder.exists() else ()
         paths_before = {path for path, _ in paths if not path.endswith("/")}
-        indexes = [name for name in paths_before if name.endswith(INDEX_SUFFIX)]
+        indexes = sorted(name for name in paths_before if name.endswith(INDEX_SUFFIX))
         room = self._check_room(())
         rows: list[CastRow] = []
         for target in self.files:
@@ -195,7 +200,7 @@ class ToFolder:
         self._complete(folder, rows, room)
         names = {target.name for target in self.files}
         names |= {component.index_name or "" for component in self._targets}
-        for name in paths_before - names - self._copies:
+        for name in sorted(paths_before - names - self._copies):
             (folder / name).unlink(missing_ok=True)
         return rows
 
@@ -207,17 +212,20 @@ class ToFolder:
         """Return what of a folder with the shards becomes the destination: all of it."""
         return folder
 
-    def put_together(
+    def assemble(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
-    ) -> Iterator[list[CastRow]]:
-        """Make the destination of a folder that has all its shards; yields the rows before that."""
+    ) -> list[CastRow]:
+        """Complete a folder that has all its shards; returns the rows."""
         rows = [row for target in self.files for row in rows_of(target)]
         self.judge(rows)
         names = {target.name for target in self.files}
         room = self._check_room(names)
         remove_all_but(folder, folder, names)
         self._complete(folder, rows, room)
-        yield rows
+        return rows
+
+    def place(self, folder: Path) -> None:
+        """Make the destination of a folder that is complete."""
         put_folder(folder, self._destination, may_replace=self._output.overwrite)
 
     def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
@@ -239,33 +247,29 @@ class ToFolder:
         self,
         folder: Path,
         meter: ProgressMeter,
-        journal: Journal | None,
+        ledger: ShardLedger | None,
         executor: Executor | None,
     ) -> list[CastRow]:
         """Write the files that are not complete yet."""
-        rows: list[CastRow] = []
+        rows_of_files = {} if ledger is None else dict(ledger.rows)
         for component in self._components:
             (folder / component.prefix).mkdir(parents=True, exist_ok=True)
         with Executing(executor) as executing:
             for target in self.files:
-                if journal is None or journal.rows_of(target.name) is None:
+                if target.name not in rows_of_files:
                     with (folder / target.name).open("xb") as file:
                         executing.begin(target, file)
             for target in self.files:
-                rows_of_file = journal.rows_of(target.name) if journal is not None else None
-                if rows_of_file is not None:
+                if target.name in rows_of_files:
                     meter.finish(sum(tensor.info.nbytes for tensor in target.plans))
-                    rows += rows_of_file
                     continue
-                rows_of_file = executing.rows(target, meter, target.name)
                 with (folder / target.name).open("r+b") as file:
-                    if rows_of_file is None:
-                        rows_of_file = target.write(file, meter, target.name)
+                    rows = executing.write(target, file, meter, target.name)
                     sync_file(file)
-                if journal is not None:
-                    journal.add(target.name, rows_of_file)
-                rows += rows_of_file
-        return rows
+                if ledger is not None:
+                    ledger.add(target.name, rows)
+                rows_of_files[target.name] = rows
+        return [row for target in self.files for row in rows_of_files[target.name]]
 
     @property
     def files(self) -> list[OutputFile]:
@@ -353,6 +357,27 @@ class ToFolder:
         return bool(prefixes) and prefixes <= {component.prefix for component in self._components}
 
 
+def _refuse_losses(folder: Checkpoint) -> None:
+    """CheckpointError if files to be replaced hold more than the tensors of the model."""
+    for reader in folder.shards.values():
+        if entries := reader.lost_entries():
+            raise CheckpointError(
+                f"{reader.path} also holds {join_names(entries)}, which would be lost; name "
+                "another folder"
+            )
+
+
+def _refuse_other_forms(folder: Checkpoint) -> None:
+    """CheckpointError if weights stay as they are beside a configuration that is not theirs."""
+    prefixes = {component.prefix for component in folder.components}
+    for path in sorted(folder.other_forms):
+        if path[: path.rfind("/") + 1] in prefixes:
+            raise CheckpointError(
+                f"{folder.path / path} holds the weights in another form, of which config.json "
+                "would not be true any more; remove it, or name another folder"
+            )
+
+
 @contextmanager
 def _report_kept_shards(destination: Path, shards: int) -> Iterator[None]:
     """Warn of the complete shards that stay if the block ends with an error."""
@@ -360,7 +385,7 @@ def _report_kept_shards(destination: Path, shards: int) -> Iterator[None]:
         yield
     except BaseException:
         temporary = resumable_folder(destination)
-        if count := kept_shards(temporary):
+        if count := count_shards(temporary):
             _LOGGER.warning(
                 "%s keeps %d of %d shards; %s goes on with them",
                 temporary,
