@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 _TIMM = {"use_pretrained_backbone": False}
 _SERIES = {"prediction_length": 24}
 
-NEEDED: Mapping[str, Mapping[str, Any]] = {
+NEEDED_VALUES: Mapping[str, Mapping[str, Any]] = {
     "autoformer": _SERIES,
     "informer": _SERIES,
     "time_series_transformer": _SERIES,
@@ -318,43 +318,45 @@ def configurations(kind: type[PreTrainedModel]) -> Iterator[Callable[[], PreTrai
     """Yield makers of configurations: the default, those of FORMS, and with every flag turned."""
     config_class = kind.config_class
     model_type = getattr(config_class, "model_type", "")
-    needed = NEEDED.get(model_type, {})
-    yield partial(config_class, **needed)
+    needed_values = NEEDED_VALUES.get(model_type, {})
+    yield partial(config_class, **needed_values)
     for form in FORMS.get(model_type, ()):
-        yield partial(config_class, **{**needed, **form})
+        yield partial(config_class, **{**needed_values, **form})
 
 
-def flagged(kind: type[PreTrainedModel]) -> Iterator[Callable[[], PreTrainedConfig]]:
+def flagged_configurations(kind: type[PreTrainedModel]) -> Iterator[Callable[[], PreTrainedConfig]]:
     """Yield makers of configurations with flags of parameters turned: all at once, then each."""
     config_class = kind.config_class
-    needed = NEEDED.get(getattr(config_class, "model_type", ""), {})
-    flags = _flags(config_class(**needed))
+    needed_values = NEEDED_VALUES.get(getattr(config_class, "model_type", ""), {})
+    flags = _flags(config_class(**needed_values))
     if flags:
-        yield partial(_turned, config_class, needed, flags)
+        yield partial(_turn_flags, config_class, needed_values, flags)
     if len(flags) > 1:
         for flag in flags:
-            yield partial(_turned, config_class, needed, [flag])
+            yield partial(_turn_flags, config_class, needed_values, [flag])
 
 
 def _flags(config: PreTrainedConfig, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """List the paths of the flags of a configuration, and of those within it."""
-    found = []
+    paths = []
     for name, value in sorted(vars(config).items()):
         if isinstance(value, PreTrainedConfig):
-            found += _flags(value, (*prefix, name))
+            paths += _flags(value, (*prefix, name))
         elif isinstance(value, bool) and _is_of_parameters(name):
-            found.append((*prefix, name))
-    return found
+            paths.append((*prefix, name))
+    return paths
 
 
 def _is_of_parameters(flag: str) -> bool:
     return any(part in flag for part in _FLAG) and not any(part in flag for part in _NO_FLAG)
 
 
-def _turned(
-    config_class: type[PreTrainedConfig], needed: Mapping[str, Any], flags: list[tuple[str, ...]]
+def _turn_flags(
+    config_class: type[PreTrainedConfig],
+    needed_values: Mapping[str, Any],
+    flags: list[tuple[str, ...]],
 ) -> PreTrainedConfig:
-    config = config_class(**needed)
+    config = config_class(**needed_values)
     for *path, name in flags:
         part = config
         for step in path:

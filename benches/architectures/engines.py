@@ -94,14 +94,14 @@ def _make_layers(run: Interpreter, args: list[Values], keywords: dict[str, Value
     below = tuple(
         f"{prefix}.#" if prefix else "#" for prefix in prefixes if isinstance(prefix, str)
     )
-    made: Values = ()
+    layers: Values = ()
     for function in functions:
         keys: dict[str, Values] = {"prefix": below or ANY}
         if isinstance(function, Function):
             names = [arg.arg for arg in function.node.args.args]
             keys |= {name: (INDEX,) for name in names if name in {"idx", "layer_id", "i"}}
-        made = union(made, run.call(function, [], keys))
-    return (Items([made], is_layers=True, is_module=True),)
+        layers = union(layers, run.call(function, [], keys))
+    return (Items([layers], is_layers=True, is_module=True),)
 
 
 def _make_experts(run: Interpreter, args: list[Values], keywords: dict[str, Values]) -> Values:
@@ -119,15 +119,15 @@ def _make_registered(run: Interpreter, args: list[Values], keywords: dict[str, V
         if isinstance(name, str)
     ]
     prefix = keywords.get("prefix", ("",))
-    known = run.__dict__.setdefault("registered", {})
-    found: Values = ()
+    models = run.__dict__.setdefault("registered", {})
+    instances: Values = ()
     for kind in (run.registry[name] for name in names or TEXTS if name in run.registry):
         key = (kind.name, prefix)
-        if key not in known:
-            known[key] = ANY  # of a model in itself
-            known[key] = run.call(kind, [], {**ROOT, "prefix": prefix})
-        found += known[key]
-    return found
+        if key not in models:
+            models[key] = ANY  # of a model in itself
+            models[key] = run.call(kind, [], {**ROOT, "prefix": prefix})
+        instances += models[key]
+    return instances
 
 
 ROOT: Mapping[str, Values] = {
@@ -153,7 +153,7 @@ NATIVES = {
 
 def leaves(run: Interpreter, model: Instance) -> Iterator[Leaf]:
     """List the layers of a model, each at its first place."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     is_mlx = _is_mlx(model)
 
     def visit(
@@ -169,9 +169,9 @@ def leaves(run: Interpreter, model: Instance) -> Iterator[Leaf]:
                 for part in values:
                     yield from visit(part, (*path, name), above)
             return
-        if not isinstance(value, Instance) or id(value) in seen:
+        if not isinstance(value, Instance) or id(value) in visited_ids:
             return
-        seen.add(id(value))
+        visited_ids.add(id(value))
         leaf = _leaf(value, path, above)
         if leaf is not None and leaf.kind == "opaque" and path[-1] == "language_model":
             for part in _make_registered(run, [], {}):
@@ -277,14 +277,14 @@ def _constant(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def read_names(run: Interpreter, made: Instance) -> Names:
+def read_names(run: Interpreter, instance: Instance) -> Names:
     """Return the renames of the class of a module, those of its loader's source too."""
     joins: dict[str, list[str]] = defaultdict(list)
     renames: list[Rename] = []
-    for old, part in _dicts(run.attribute(made, "remap_prefix")):
+    for old, part in _dicts(run.attribute(instance, "remap_prefix")):
         renames += [Rename("prefix", old, new) for new in _texts(part)]
     mappers = ("hf_to_vllm_mapper", "hf_to_sglang_mapper")
-    for mapper in (value for name in mappers for value in run.attribute(made, name)):
+    for mapper in (value for name in mappers for value in run.attribute(instance, name)):
         if not isinstance(mapper, Instance):
             continue
         for old, part in _dicts(mapper.attributes.get("orig_to_new_stacked", ())):
@@ -295,7 +295,7 @@ def read_names(run: Interpreter, made: Instance) -> Names:
             for old, part in _dicts(mapper.attributes.get(f"orig_to_new_{kind}", ())):
                 renames += [Rename(kind, old, new) for new in _texts(part)]
     experts: list[list[str]] = []
-    for base in run.mro(made.kind):
+    for base in run.mro(instance.kind):
         if not isinstance(base, Class):
             continue
         for node in (n for m in base.members.values() for n in ast.walk(m)):
@@ -315,7 +315,7 @@ def read_names(run: Interpreter, made: Instance) -> Names:
                         experts.append([words.get(f"ckpt_{key}_proj_name", "") for key in keys])
     for new, olds in COMPUTED.items():
         joins.setdefault(new, list(olds))
-    packed = {
+    packed_modules = {
         key: [
             name
             for value in part
@@ -323,9 +323,9 @@ def read_names(run: Interpreter, made: Instance) -> Names:
             for v in value.values
             for name in _texts(v)
         ]
-        for key, part in _dicts(run.attribute(made, "packed_modules_mapping"))
+        for key, part in _dicts(run.attribute(instance, "packed_modules_mapping"))
     }
-    return Names(dict(joins), packed, renames, experts)
+    return Names(dict(joins), packed_modules, renames, experts)
 
 
 def _ends(name: str, part: str) -> bool:
@@ -344,7 +344,7 @@ def _split(name: str, joins: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 def _invert(group: tuple[str, ...], renames: Sequence[Rename]) -> list[tuple[str, ...]]:
     """List what a checkpoint may call tensors that a loader renames to these names."""
-    found = []
+    groups = []
     for rename in renames:
         olds = []
         for name in group:
@@ -363,8 +363,8 @@ def _invert(group: tuple[str, ...], renames: Sequence[Rename]) -> list[tuple[str
             olds.append(old.removesuffix(".weight"))
         twice = any(_repeats(old) > _repeats(name) for old, name in zip(olds, group, strict=False))
         if len(olds) == len(group) and tuple(olds) != group and not twice:
-            found.append(tuple(olds))
-    return found
+            groups.append(tuple(olds))
+    return groups
 
 
 def _repeats(name: str) -> int:
@@ -377,7 +377,7 @@ def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, 
     """List what a checkpoint may call the tensors that a layer joins."""
     groups: list[tuple[str, ...]] = [()]
     length = leaf.above[-1][1] if leaf.above else 0
-    others = [
+    more_groups = [
         group
         for parts in (tuple(prefix.split(".")) for prefix in _texts(leaf.prefix))
         if parts[-1:] == leaf.path[-1:]
@@ -386,27 +386,31 @@ def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, 
         for group in checkpoint_names(replace(leaf, path=parts, prefix=()), names)
     ]
     end = len(leaf.path)
-    rules = [(names[id(made)], length) for made, length in reversed(leaf.above)]
+    rules = [(names[id(instance)], length) for instance, length in reversed(leaf.above)]
     if leaf.kind == "experts":
-        known: Sequence[Sequence[str]] = [
+        expert_names: Sequence[Sequence[str]] = [
             [name for v in value.values for name in _texts(v)]
             for value in leaf.names
             if isinstance(value, Items)
         ]
-        known = known or next((rule.experts for rule, _ in rules if rule.experts), [EXPERTS])
-        groups = [tuple(f"#.{name}" for name in (gate, up) if name) for gate, *_, up in known]
+        expert_names = expert_names or next(
+            (rule.experts for rule, _ in rules if rule.experts), [EXPERTS]
+        )
+        groups = [
+            tuple(f"#.{name}" for name in (gate, up) if name) for gate, *_, up in expert_names
+        ]
         path = ".".join(leaf.path)
         for key, olds in (item for rule, _ in rules for item in rule.joins.items()):
-            made = re.fullmatch(r"\.?([\w.]+?)\.(?:routed_experts\.)?#?w13_weight", key)
-            stem = made[1] if made is not None else ""
+            match = re.fullmatch(r"\.?([\w.]+?)\.(?:routed_experts\.)?#?w13_weight", key)
+            stem = match[1] if match is not None else ""
             if stem and _ends(path, stem):  # a loader's own names, from the whole path on
-                others.append(
+                more_groups.append(
                     tuple(
                         path.removesuffix(stem) + old.strip(".").removesuffix(".weight")
                         for old in olds
                     )
                 )
-    joined = leaf.kind == "experts"
+    is_joined = leaf.kind == "experts"
     for rule, length in rules:
         prefix = ".".join(leaf.path[length:end])
         end = length
@@ -414,17 +418,17 @@ def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, 
             tuple(".".join(filter(None, (prefix, name))) for name in group or ("",))
             for group in groups
         ]
-        if not joined:
+        if not is_joined:
             split = [_split(group[0], rule.joins) for group in groups]
-            joined = split != groups
-            groups = [*split, *(groups if joined else ())]  # a file may hold the joint weight
+            is_joined = split != groups
+            groups = [*split, *(groups if is_joined else ())]  # a file may hold the joint weight
         groups += [g for group in groups for g in _invert(group, rule.renames) if g not in groups]
-    if not joined:
+    if not is_joined:
         for rule, _ in rules:
             split = [_split(group[0], rule.packed) for group in groups]
             if split != groups:
-                return [*split, *groups, *others]
-    return [*groups, *others]
+                return [*split, *groups, *more_groups]
+    return [*groups, *more_groups]
 
 
 # Rows
@@ -444,10 +448,10 @@ class Rows:
         unclear = {
             name for name, states in self.states.items() if states - {PLAINLY, QUANTIZED}
         } | {name for name, states in self.states.items() if {PLAINLY, QUANTIZED} <= states}
-        others = set(self.states) - plain
+        other_names = set(self.states) - plain
         parts = (
             [_braces(group) for group in self.joined],
-            _shorten(plain, others),
+            _shorten(plain, other_names),
             _shorten(unclear, set(self.states) - unclear),
         )
         return tuple(tuple(sorted(part)) for part in parts)
@@ -463,23 +467,25 @@ def _braces(group: Sequence[str]) -> str:
     return f"{stem}{{{','.join('.'.join(part[common:]) for part in parts)}}}"
 
 
-def _shorten(names: set[str], others: set[str]) -> set[str]:
+def _shorten(names: set[str], other_names: set[str]) -> set[str]:
     """Write `a.*` for all names below `a` if there are two or more and no others."""
-    stems = {name: {name[:i] for i, c in enumerate(name) if c == "."} for name in names | others}
-    blocked = set().union(*(stems[name] for name in others)) if others else set()
+    stems = {
+        name: {name[:i] for i, c in enumerate(name) if c == "."} for name in names | other_names
+    }
+    blocked_stems = set().union(*(stems[name] for name in other_names)) if other_names else set()
     counts = Counter(stem for name in names for stem in stems[name])
-    found = set()
+    rows = set()
     for name in names:
         free = [
             stem
             for stem in stems[name]
-            if stem not in blocked
+            if stem not in blocked_stems
             and counts[stem] > 1
             and not stem.endswith("#")
             and stem not in ROOTS
         ]
-        found.add(f"{min(free, key=len)}.*" if free else name)
-    return found
+        rows.add(f"{min(free, key=len)}.*" if free else name)
+    return rows
 
 
 def canonical(name: str) -> str:
@@ -493,31 +499,31 @@ ROOTS = ("model", "transformer", "language_model", "model.language_model", "lang
 
 def rows(run: Interpreter, model: Instance) -> Rows:
     """Return what an engine does with a model."""
-    found = Rows()
+    result = Rows()
     names: dict[int, Names] = {}
     for leaf in leaves(run, model):
-        for made, _ in leaf.above:
-            if id(made) not in names:
-                names[id(made)] = read_names(run, made)
+        for instance, _ in leaf.above:
+            if id(instance) not in names:
+                names[id(instance)] = read_names(run, instance)
         if any("rotary" in part for part in leaf.path):
             continue
         state = leaf.state if leaf.kind != "opaque" else UNDECIDED
         for group in checkpoint_names(leaf, names):
             if any("?" in name for name in group):
-                found.reasons["a name that no source states"] += 1
+                result.reasons["a name that no source states"] += 1
                 continue
             clean = tuple(canonical(name.removesuffix(".weight").strip(".")) for name in group)
             if leaf.kind in {"opaque", "tower"}:
                 clean = tuple(f"{name}.*" for name in clean)
             if len(clean) > 1 and state != PLAINLY:
-                found.joined.add(clean)
+                result.joined.add(clean)
             for name in clean:
                 if leaf.kind == "experts":
                     stem = name.rpartition(".")[0].removesuffix(".#")
-                    found.states[f"{stem}.*" if _ends(stem, "experts") else name].add(state)
+                    result.states[f"{stem}.*" if _ends(stem, "experts") else name].add(state)
                 else:
-                    found.states[name].add(state)
-    return found
+                    result.states[name].add(state)
+    return result
 
 
 # The engines
@@ -527,7 +533,7 @@ def _registry(run: Interpreter, name: str) -> dict[str, Class]:
     """Return the classes of vLLM by those of transformers."""
     file = run.file(name)
     assert file is not None
-    found: dict[str, Class] = {}
+    classes: dict[str, Class] = {}
     for tables in file.names:
         if not re.fullmatch(r"_(?!SPEC|TRANS|VLLM|PREV)\w+_MODELS", tables):
             continue
@@ -541,19 +547,19 @@ def _registry(run: Interpreter, name: str) -> dict[str, Class]:
                 source = run.file(full)
                 kinds = run.look_up(source, kind) if source is not None else ()
                 if kinds and isinstance(kinds[0], Class):
-                    found.setdefault(key, kinds[0])
-    return found
+                    classes.setdefault(key, kinds[0])
+    return classes
 
 
 def read_vllm(wheels: Path) -> dict[str, Rows]:
     """Return what vLLM does with each class of its registry."""
     run = Interpreter({"vllm": wheels / "vllm"}, ENDS, NATIVES)
     run.registry = kinds = _registry(run, "vllm.model_executor.models.registry")
-    found = {}
+    tables = {}
     for name, kind in sorted(kinds.items()):
         (model,) = run.call(kind, [], dict(ROOT))
-        found[name] = rows(run, model)
-    return found
+        tables[name] = rows(run, model)
+    return tables
 
 
 def read_sglang(wheels: Path) -> dict[str, Rows]:
@@ -575,30 +581,30 @@ def read_sglang(wheels: Path) -> dict[str, Rows]:
         ):
             if isinstance(kind, Class) and not re.search(DRAFTS, kind.name):
                 kinds[kind.name] = kind
-    found = {}
+    tables = {}
     for name, kind in sorted(kinds.items()):
-        (made,) = run.call(kind, [], dict(ROOT))
-        found[name] = rows(run, made)
-    return found
+        (model,) = run.call(kind, [], dict(ROOT))
+        tables[name] = rows(run, model)
+    return tables
 
 
 def read_mlx(wheels: Path) -> dict[str, Rows]:
     """Return what mlx-lm does with each type of model, those too that it renames."""
     run = Interpreter({"mlx_lm": wheels / "mlx_lm"}, (), {})
-    found = {}
+    tables = {}
     for path in sorted((wheels / "mlx_lm" / "models").glob("*.py")):
         file = run.file(f"mlx_lm.models.{path.stem}")
         assert file is not None
         if "Model" not in file.names or "ModelArgs" not in file.names:
             continue
         (kind,) = run.look_up(file, "Model")
-        (made,) = run.call(kind, [ANY], {})
-        found[path.stem] = rows(run, made)
+        (model,) = run.call(kind, [ANY], {})
+        tables[path.stem] = rows(run, model)
     utils = run.file("mlx_lm.utils")
     assert utils is not None
     for name, values in _dicts(run.look_up(utils, "MODEL_REMAPPING")):
-        found.setdefault(name, found[_texts(values)[0]])
-    return found
+        tables.setdefault(name, tables[_texts(values)[0]])
+    return tables
 
 
 DRAFTS = re.compile(
@@ -633,20 +639,20 @@ BY_HAND = {
 def version(wheels: Path, name: str) -> str:
     """Return the name and the version of a wheel."""
     text = (wheels / name / "_version.py").read_text()
-    found = re.search(r"version\w*\s*=\s*['\"]([0-9.]+)", text)
-    assert found is not None, name
-    return f"{name} {found[1]}"
+    match = re.search(r"version\w*\s*=\s*['\"]([0-9.]+)", text)
+    assert match is not None, name
+    return f"{name} {match[1]}"
 
 
 def write(wheels: Path, date: str) -> str:
     """Return the text of the table."""
-    found = {engine: read(wheels) for engine, read in ENGINES.items()}
+    tables = {engine: reader(wheels) for engine, reader in ENGINES.items()}
     for name, group in BY_HAND.items():
         for engine in ("vllm", "sglang"):
-            found[engine][name].joined.add(group)
+            tables[engine][name].joined.add(group)
     counts = Counter(
         row
-        for table in found.values()
+        for table in tables.values()
         for rows in table.values()
         for part in rows.columns()
         for row in part
@@ -655,7 +661,7 @@ def write(wheels: Path, date: str) -> str:
     numbers = {row: str(number) for number, row in enumerate(order)}
     blocks: dict[str, int] = {}
     index: dict[str, list[str]] = defaultdict(list)
-    for engine, table in found.items():
+    for engine, table in tables.items():
         for name, rows in table.items():
             if not rows.states:
                 continue  # a class that is made by what its configuration names

@@ -36,7 +36,7 @@ class Row:
 OUT_IN = Row("linear", "out in")
 STACK = Row("experts", "experts out in")
 
-OWN = {
+ROWS_BY_CLASS = {
     # x.matmul(w1.T), x.matmul(v1.T) and x.matmul(w2), each seen as (experts, ffn, hidden)
     ("DbrxExpertGLU", "w1"): Row("experts", "experts*out in"),
     ("DbrxExpertGLU", "v1"): Row("experts", "experts*out in"),
@@ -96,10 +96,10 @@ def rows_of(model: nn.Module, sizes: frozenset[int], base: str) -> dict[str, Row
     modules = dict(model.named_modules(remove_duplicate=False))
     heads = _heads(model, modules, sizes, base)
     blocks = dict(_blocks(modules))
-    mixers = {name for name, module in modules.items() if RECURRENT & {*dict(_own(module))}}
+    mixers = {name for name, module in modules.items() if RECURRENT & {*dict(_own_tensors(module))}}
     rows: dict[str, Row] = {}
     for path, module in modules.items():
-        for attribute, tensor in _own(module):
+        for attribute, tensor in _own_tensors(module):
             name = f"{path}.{attribute}" if path else attribute
             row = _row(modules, path, attribute, tensor)
             if row.role in {"linear", "other", "bias", "buffer", "recurrent"} and _is_router(
@@ -114,12 +114,12 @@ def rows_of(model: nn.Module, sizes: frozenset[int], base: str) -> dict[str, Row
     return rows
 
 
-def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what a module has itself of those tensors that a file has."""
-    unsaved = module._non_persistent_buffers_set
-    for owned in (module._parameters, module._buffers):
-        for name, tensor in owned.items():
-            if tensor is not None and name not in unsaved:
+    unsaved_names = module._non_persistent_buffers_set
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
+            if tensor is not None and name not in unsaved_names:
                 yield name, tensor
 
 
@@ -135,8 +135,8 @@ def _row(  # noqa: PLR0911, PLR0912 - a rule is a line
     longer = sum(size != 1 for size in tensor.shape)
     if not isinstance(tensor, nn.Parameter):
         return Row("buffer")
-    if (kind, attribute) in OWN:
-        row = OWN[kind, attribute]
+    if (kind, attribute) in ROWS_BY_CLASS:
+        row = ROWS_BY_CLASS[kind, attribute]
         return replace(row, joint=_joint(modules, path) or row.joint)
     if hasattr(module, "is_transposed") and hasattr(module, "has_gate"):
         return _row_of_experts(module, attribute)
@@ -158,7 +158,7 @@ def _row(  # noqa: PLR0911, PLR0912 - a rule is a line
         return Row("linear", axes, _joint(modules, path))
     if isinstance(module, nn.MultiheadAttention) and attribute.endswith("proj_weight"):
         return OUT_IN
-    if RECURRENT & {*dict(_own(module))}:
+    if RECURRENT & {*dict(_own_tensors(module))}:
         return Row("recurrent")
     if attribute == "bias" or (attribute.endswith("bias") and longer < _MANY):
         return Row("bias")
@@ -221,11 +221,15 @@ def _heads(
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     heads = {name for name, module in modules.items() if output is not None and module is output}
     kind = type(model).__name__
-    inside = f"{base}." if base and base in modules else ""
+    base_prefix = f"{base}." if base and base in modules else ""
     for name, module in modules.items():
         if isinstance(module, nn.Linear | Conv1D):
             size = module.weight.shape[isinstance(module, Conv1D)]
-            if not name.startswith(inside) if inside else "." not in name and _TASK.search(kind):
+            if (
+                not name.startswith(base_prefix)
+                if base_prefix
+                else "." not in name and _TASK.search(kind)
+            ):
                 heads |= {name} if size in sizes else set()
     return heads
 
@@ -233,15 +237,15 @@ def _heads(
 def _blocks(modules: dict[str, nn.Module]) -> Iterator[tuple[str, int]]:
     """Yield the modules that experts are in, and the number of these."""
     for path, module in modules.items():
-        own = [
+        stacks = [
             tensor
-            for name, tensor in _own(module)
-            if ((type(module).__name__, name) in OWN or hasattr(module, "is_transposed"))
+            for name, tensor in _own_tensors(module)
+            if ((type(module).__name__, name) in ROWS_BY_CLASS or hasattr(module, "is_transposed"))
             and tensor.dim() > _MANY
         ]
         is_list = isinstance(module, nn.ModuleList | nn.ModuleDict)
-        if own:
-            yield _parent(path), own[0].shape[0]
+        if stacks:
+            yield _parent(path), stacks[0].shape[0]
         elif path.rpartition(".")[2] == "experts" and is_list:
             yield _parent(path), len(module)
         elif type(module).__name__ == "DbrxExpertGLU":
@@ -262,11 +266,11 @@ def _is_router(
     block = next((name for name in (*chain, "") if name in blocks), None)
     if block is None or not tensor.dim():
         return False
-    inside = kinds[: len(parts) - len(block.split("."))] if block else kinds
-    if any(re.search(r"Attention|Indexer|Experts?$|MLP", kind) for kind in inside):
+    inner_kinds = kinds[: len(parts) - len(block.split("."))] if block else kinds
+    if any(re.search(r"Attention|Indexer|Experts?$|MLP", kind) for kind in inner_kinds):
         return False
     outputs = {blocks[block]} | ({1} if isinstance(modules[path], nn.Linear) else set())
-    return tensor.shape[0] in outputs and len(inside) <= _MANY
+    return tensor.shape[0] in outputs and len(inner_kinds) <= _MANY
 
 
 def _is_of_mixer(path: str, mixers: set[str], row: Row) -> bool:

@@ -37,49 +37,49 @@ def saved_rows(model: torch.nn.Module, rows: dict[str, Row]) -> dict[str, tuple[
     files have both, so both are rows.
     """
     transforms = get_model_conversion_mapping(model, add_legacy=False)
-    plain = [each for each in transforms if not isinstance(each, PrefixChange)]
-    found = _reverted(model, rows, plain)
-    if len(plain) != len(transforms):
-        found = _reverted(model, rows, transforms) | found
+    plain_transforms = [each for each in transforms if not isinstance(each, PrefixChange)]
+    rows_in_files = _revert(model, rows, plain_transforms)
+    if len(plain_transforms) != len(transforms):
+        rows_in_files = _revert(model, rows, transforms) | rows_in_files
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    for name, (row, inner) in found.items():
+    for name, (row, inner) in rows_in_files.items():
         weight, scale = (apply_renamings(name + end, renamings) for end in ("", "_scale"))
         if name.endswith(".weight") and scale != f"{weight}_scale" and not row.conversion:
-            found[name] = (replace(row, conversion="renamed"), inner)
-    return found
+            rows_in_files[name] = (replace(row, conversion="renamed"), inner)
+    return rows_in_files
 
 
-def _reverted(
+def _revert(
     model: torch.nn.Module, rows: dict[str, Row], transforms: list[WeightTransform]
 ) -> dict[str, tuple[Row, list[str]]]:
     """Do as `revert_weight_conversion` of transformers, with rows beside the tensors."""
-    reverse = [transform.reverse_transform() for transform in transforms[::-1]]
-    renamings = [each for each in reverse if isinstance(each, WeightRenaming)]
-    converters = [each for each in reverse if isinstance(each, WeightConverter)]
+    reverse_transforms = [transform.reverse_transform() for transform in transforms[::-1]]
+    renamings = [each for each in reverse_transforms if isinstance(each, WeightRenaming)]
+    converters = [each for each in reverse_transforms if isinstance(each, WeightConverter)]
     of_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(
         model.named_buffers(remove_duplicate=False)
     )
-    found: dict[str, tuple[Row, list[str]]] = {}
-    used: dict[str, WeightConverter] = {}
+    rows_in_files: dict[str, tuple[Row, list[str]]] = {}
+    converters_by_name: dict[str, WeightConverter] = {}
     sources: dict[str, list[str]] = defaultdict(list)
     for name in sorted(rows, key=dot_natural_key):
-        renamed, pattern = apply_converters(name, converters)
+        file_name, pattern = apply_converters(name, converters)
         if pattern is None:
-            found[apply_renamings(name, renamings)] = (rows[name], [name])
+            rows_in_files[apply_renamings(name, renamings)] = (rows[name], [name])
             continue
-        converter = used.setdefault(renamed, deepcopy(of_pattern[pattern]))
-        converter.add_tensor(renamed, name, pattern, tensors[name])
-        sources[renamed].append(name)
-    for renamed, converter in used.items():
+        converter = converters_by_name.setdefault(file_name, deepcopy(of_pattern[pattern]))
+        converter.add_tensor(file_name, name, pattern, tensors[name])
+        sources[file_name].append(name)
+    for file_name, converter in converters_by_name.items():
         operations = converter.operations
-        is_gated = any("gate" in name for name in sources[renamed])
-        row = _turned(rows[sources[renamed][0]], operations, is_gated=is_gated)
+        is_gated = any("gate" in name for name in sources[file_name])
+        row = _turn(rows[sources[file_name][0]], operations, is_gated=is_gated)
         if row.role != "bias":
             row = replace(row, conversion=_conversion(converter, row))
-        for name in converter.convert(renamed, model=model, config=model.config):
-            found[apply_renamings(name, renamings)] = (row, sources[renamed])
-    return found
+        for name in converter.convert(file_name, model=model, config=model.config):
+            rows_in_files[apply_renamings(name, renamings)] = (row, sources[file_name])
+    return rows_in_files
 
 
 def _conversion(converter: WeightConverter, row: Row) -> str:
@@ -100,7 +100,7 @@ def _conversion(converter: WeightConverter, row: Row) -> str:
     return kind + "*" * all(re.search(r"weight(?:_\d+)?$", name) is None for name in names)
 
 
-def _turned(row: Row, operations: Iterable[object], *, is_gated: bool) -> Row:
+def _turn(row: Row, operations: Iterable[object], *, is_gated: bool) -> Row:
     """Return what becomes of a row by the operations on its tensor."""
     axes = row.axes.split()
     joint = row.joint

@@ -112,10 +112,10 @@ class Class:
 
     @cached_property
     def members(self) -> dict[str, ast.AST]:
-        found: dict[str, ast.AST] = {}
+        statements: dict[str, ast.AST] = {}
         for statement in _flat(self.node.body):
-            found.update(dict.fromkeys(_targets(statement), statement))
-        return found
+            statements.update(dict.fromkeys(_targets(statement), statement))
+        return statements
 
 
 @dataclass(eq=False)
@@ -169,10 +169,10 @@ class File:
 
     @cached_property
     def names(self) -> dict[str, ast.stmt]:
-        found: dict[str, ast.stmt] = {}
+        statements: dict[str, ast.stmt] = {}
         for statement in _flat(self.tree.body):
-            found.update(dict.fromkeys(_targets(statement), statement))
-        return found
+            statements.update(dict.fromkeys(_targets(statement), statement))
+        return statements
 
     @cached_property
     def stars(self) -> list[ast.ImportFrom]:
@@ -196,14 +196,14 @@ class _Return(Exception):  # noqa: N818  (no error)
 
 def union(*sets: Values) -> Values:
     """Return the values of sets, each once."""
-    found: list[Any] = []
+    members: list[Any] = []
     for value in (value for values in sets for value in values):
-        if not any(value is other or _same(value, other) for other in found):
-            found.append(value)
-    return tuple(found[:MANY]) if len(found) <= MANY else (*found[:MANY], UNKNOWN)
+        if not any(value is other or _is_same(value, other) for other in members):
+            members.append(value)
+    return tuple(members[:MANY]) if len(members) <= MANY else (*members[:MANY], UNKNOWN)
 
 
-def _same(value: Any, other: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     if isinstance(value, Class) and isinstance(other, Class):
         return value.node is other.node
     return type(value) is type(other) and isinstance(value, str | int) and value == other
@@ -255,9 +255,9 @@ class Interpreter:
         if statement is None:
             for star in file.stars:
                 source = self.file(file.absolute(star))
-                if source is not None and (found := self.look_up(source, name)) != ANY:
-                    self._values[key] = found
-                    return found
+                if source is not None and (imports := self.look_up(source, name)) != ANY:
+                    self._values[key] = imports
+                    return imports
             del self._values[key]
             return self.builtin(name)
         values = self.define(file, statement, name, {}, None)
@@ -290,15 +290,15 @@ class Interpreter:
     def member(self, value: External, name: str) -> Values:
         file = self.file(value.name)
         if file is not None and (name in file.names or file.stars):
-            found = self.look_up(file, name)
-            if found != ANY or name in file.names:
-                return found
+            values = self.look_up(file, name)
+            if values != ANY or name in file.names:
+                return values
         return (External(f"{value.name}.{name}"),)
 
     # Classes
 
     def bases(self, kind: Class) -> list[Any]:
-        found: list[Any] = []
+        classes: list[Any] = []
         for base in kind.node.bases:
             call = base
             while isinstance(call, ast.Call):  # a function of a class that returns a class
@@ -306,20 +306,20 @@ class Interpreter:
             if isinstance(call, ast.Subscript):
                 call = call.value
             values = self.eval(call, kind.scope, kind.file)
-            found += [value for value in values if isinstance(value, Class | External)][:1]
-        return found
+            classes += [value for value in values if isinstance(value, Class | External)][:1]
+        return classes
 
     def mro(self, kind: Any) -> list[Any]:
         """Return a class and its bases in the order of look-ups."""
-        known = self.__dict__.setdefault("_mros", {})
+        orders = self.__dict__.setdefault("_mros", {})
         if not isinstance(kind, Class):
             return [kind]
         key = id(kind.node)
-        if key not in known:
-            known[key] = [kind]
+        if key not in orders:
+            orders[key] = [kind]
             bases = self.bases(kind)
-            known[key] = [kind, *_merge([*[list(self.mro(base)) for base in bases], bases])]
-        return [kind, *known[key][1:]]
+            orders[key] = [kind, *_merge([*[list(self.mro(base)) for base in bases], bases])]
+        return [kind, *orders[key][1:]]
 
     def is_module(self, kind: Any) -> bool:
         return any(
@@ -332,7 +332,7 @@ class Interpreter:
         """Return a member of a class or of its bases, those after one if it is named."""
         order = self.mro(kind)
         if after is not None:
-            places = [i for i, base in enumerate(order) if _same(base, after) or base is after]
+            places = [i for i, base in enumerate(order) if _is_same(base, after) or base is after]
             order = order[places[0] + 1 :] if places else []
         for base in order:
             if isinstance(base, Class) and name in base.members:
@@ -373,15 +373,15 @@ class Interpreter:
         if node.vararg is not None:
             rest = [*first, *args][len(names) :]
             scope[node.vararg.arg] = (Items(rest),)
-        others: dict[Any, Values] = {}
-        known = {*names, *(argument.arg for argument in node.kwonlyargs)}
+        extra_keywords: dict[Any, Values] = {}
+        parameter_names = {*names, *(argument.arg for argument in node.kwonlyargs)}
         for name, values in keywords.items():
-            if name in known:
+            if name in parameter_names:
                 scope[name] = values
             else:
-                others[name] = values
+                extra_keywords[name] = values
         if node.kwarg is not None:
-            scope[node.kwarg.arg] = (Table(others),)
+            scope[node.kwarg.arg] = (Table(extra_keywords),)
         defaults = list(zip(reversed(names), reversed(node.defaults), strict=False)) + [
             (argument.arg, default)
             for argument, default in zip(node.kwonlyargs, node.kw_defaults, strict=True)
@@ -390,7 +390,7 @@ class Interpreter:
         for name, default in defaults:
             if name not in scope:
                 scope[name] = self.eval(default, function.scope, function.file)
-        for name in known:
+        for name in parameter_names:
             scope.setdefault(name, (QUANT,) if name == "quant_config" else ANY)
         return scope
 
@@ -417,9 +417,9 @@ class Interpreter:
         try:
             if isinstance(function.node, ast.Lambda):
                 return self.eval(function.node.body, scope, function.file)
-            returned: list[Values] = []
-            self.run(function.node.body, scope, function.file, returned)
-            return union(*returned) if returned else (None,)
+            results: list[Values] = []
+            self.run(function.node.body, scope, function.file, results)
+            return union(*results) if results else (None,)
         finally:
             self.depth -= 1
 
@@ -435,8 +435,8 @@ class Interpreter:
             return (Items(parts, is_module=name in {"ModuleList", "Sequential"}),)
         if name in {"ModuleDict", "dict", "OrderedDict"}:
             tables = [value for value in (args[0] if args else ()) if isinstance(value, Table)]
-            merged = {key: values for table in tables for key, values in table.values.items()}
-            return (Table({**merged, **keywords}, is_module=name == "ModuleDict"),)
+            members = {key: values for table in tables for key, values in table.values.items()}
+            return (Table({**members, **keywords}, is_module=name == "ModuleDict"),)
         if name in {"empty", "zeros", "ones", "rand", "randn"}:
             shape = keywords.get("size") or keywords.get("shape") or _shape(args)
             return (Instance(function, "tensor", {"axes": shape}),)
@@ -446,7 +446,7 @@ class Interpreter:
         return ANY
 
     def construct(self, kind: Class, args: list[Values], keywords: dict[str, Values]) -> Any:
-        made = Instance(kind)
+        instance = Instance(kind)
         if self.depth > DEPTH:
             return UNKNOWN
         if not self.is_module(kind):
@@ -455,15 +455,15 @@ class Interpreter:
                 for statement in kind.node.body
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             ]
-            made.attributes = {**dict(zip(fields, args, strict=False)), **keywords}
-            return made
+            instance.attributes = {**dict(zip(fields, args, strict=False)), **keywords}
+            return instance
         if not any(isinstance(base, Class) and base.name == "CustomOp" for base in self.mro(kind)):
-            self.construct_base(made, kind, None, args, keywords)
-        return made
+            self.construct_base(instance, kind, None, args, keywords)
+        return instance
 
     def construct_base(
         self,
-        made: Instance,
+        instance: Instance,
         kind: Any,
         after: Any,
         args: list[Values],
@@ -472,7 +472,7 @@ class Interpreter:
         """Run the constructor of a class, or the next one after a class."""
         order = self.mro(kind)
         if after is not None:
-            places = [i for i, base in enumerate(order) if base is after or _same(base, after)]
+            places = [i for i, base in enumerate(order) if base is after or _is_same(base, after)]
             order = order[places[0] + 1 :] if places else []
         for base in order:
             if not isinstance(base, Class) or "__init__" not in base.members:
@@ -480,10 +480,10 @@ class Interpreter:
             statement = base.members["__init__"]
             if not isinstance(statement, ast.FunctionDef):
                 return
-            function = Function(base.file, statement, base.scope, made, base)
+            function = Function(base.file, statement, base.scope, instance, base)
             if base.name in self.ends:
-                made.base = made.base or base.name
-                made.bound = self.bind(function, args, keywords)
+                instance.base = instance.base or base.name
+                instance.bound = self.bind(function, args, keywords)
                 return
             self.call(function, args, keywords)
             return
@@ -536,9 +536,9 @@ class Interpreter:
                         self.assign(item.optional_vars, values, scope, file)
                 return self.run(statement.body, scope, file, out)
             case ast.Try():
-                ended = self.run(statement.body, scope, file, out)
+                is_end = self.run(statement.body, scope, file, out)
                 self.maybe([handler.body for handler in statement.handlers], scope, file, out)
-                return ended
+                return is_end
             case ast.FunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
                 for name in _targets(statement):
                     scope[name] = self.define(file, statement, name, scope, None)
@@ -565,14 +565,14 @@ class Interpreter:
         scopes = []
         self.uncertain += 1
         for body in bodies:
-            own = dict(scope)
-            if not self.run(body, own, file, out):
-                scopes.append(own)
+            inner = dict(scope)
+            if not self.run(body, inner, file, out):
+                scopes.append(inner)
         self.uncertain -= 1
         if len(bodies) == 1:
             scopes.append(dict(scope))
-        for name in {name for own in scopes for name in own}:
-            scope[name] = union(*(own[name] for own in scopes if name in own))
+        for name in {name for inner in scopes for name in inner}:
+            scope[name] = union(*(inner[name] for inner in scopes if name in inner))
         return not scopes
 
     def loop(
@@ -688,15 +688,17 @@ class Interpreter:
                 orelse = () if truth is True else self.eval(node.orelse, scope, file)
                 return union(body, orelse)
             case ast.BoolOp():
-                found: Values = ()
+                results: Values = ()
                 for part in node.values:
                     values = self.eval(part, scope, file)
                     truths = [(value, _truth(value)) for value in values]
                     stops = isinstance(node.op, ast.Or)
-                    found = union(found, tuple(v for v, truth in truths if truth in (None, stops)))
+                    results = union(
+                        results, tuple(v for v, truth in truths if truth in (None, stops))
+                    )
                     if all(truth is stops for _, truth in truths):
-                        return found
-                return union(found, tuple(v for v, truth in truths if truth is not stops))
+                        return results
+                return union(results, tuple(v for v, truth in truths if truth is not stops))
             case ast.Lambda():
                 return (Function(file, node, scope),)
             case ast.List() | ast.Tuple() | ast.Set():
@@ -714,11 +716,11 @@ class Interpreter:
                 return (Items(self.comprehend(node.generators, node.elt, dict(scope), file)),)
             case ast.DictComp():
                 pair = ast.Tuple([node.key, node.value], ast.Load())
-                made: dict[Any, Values] = {}
+                members: dict[Any, Values] = {}
                 for values in self.comprehend(node.generators, pair, dict(scope), file):
                     for key in values[0].values[0]:
-                        made[key] = values[0].values[1]
-                return (Table(made),)
+                        members[key] = values[0].values[1]
+                return (Table(members),)
             case ast.Subscript():
                 return self.subscript(node, scope, file)
             case ast.BinOp():
@@ -735,16 +737,16 @@ class Interpreter:
         return ANY
 
     def table(self, node: ast.Dict, scope: dict[str, Values], file: File) -> Table:
-        made: dict[Any, Values] = {}
+        members: dict[Any, Values] = {}
         for key, part in zip(node.keys, node.values, strict=True):
             values = self.eval(part, scope, file)
             if key is None:
                 for value in values:
-                    made.update(value.values if isinstance(value, Table) else {})
+                    members.update(value.values if isinstance(value, Table) else {})
             else:
                 for name in self.eval(key, scope, file):
-                    made[name] = values
-        return Table(made)
+                    members[name] = values
+        return Table(members)
 
     def comprehend(
         self,
@@ -756,12 +758,12 @@ class Interpreter:
         if not generators:
             return [self.eval(element, scope, file)]
         first, *rest = generators
-        found = []
+        elements = []
         for part in self.parts(first.iter, scope, file):
             self.assign(first.target, part, scope, file)
             if all(self.truth(test, scope, file) is not False for test in first.ifs):
-                found += self.comprehend(rest, element, scope, file)
-        return found
+                elements += self.comprehend(rest, element, scope, file)
+        return elements
 
     def text(self, node: ast.JoinedStr, scope: dict[str, Values], file: File) -> Values:
         texts = [""]
@@ -782,41 +784,43 @@ class Interpreter:
         return tuple(dict.fromkeys(texts))
 
     def operate(self, node: ast.BinOp, scope: dict[str, Values], file: File) -> Values:
-        left, right = self.eval(node.left, scope, file), self.eval(node.right, scope, file)
-        found: list[Any] = []
-        for a in left:
-            for b in right:
+        lefts, rights = self.eval(node.left, scope, file), self.eval(node.right, scope, file)
+        results: list[Any] = []
+        for a in lefts:
+            for b in rights:
                 if isinstance(node.op, ast.Add) and isinstance(a, str):
-                    found.append(a + b if isinstance(b, str) else a + ("#" if b is INDEX else "?"))
+                    results.append(
+                        a + b if isinstance(b, str) else a + ("#" if b is INDEX else "?")
+                    )
                 elif isinstance(node.op, ast.Add) and isinstance(a, Items) and isinstance(b, Items):
-                    found.append(Items(a.values + b.values))
+                    results.append(Items(a.values + b.values))
                 elif isinstance(node.op, ast.Mult) and isinstance(a, Items):
-                    found.append(a)
+                    results.append(a)
                 elif isinstance(node.op, ast.BitOr):
-                    found.append(_merge_records(a, b))
+                    results.append(_merge_records(a, b))
                 else:
-                    found.append(INDEX if INDEX in (a, b) else UNKNOWN)
-        return union(tuple(found))
+                    results.append(INDEX if INDEX in (a, b) else UNKNOWN)
+        return union(tuple(results))
 
     def subscript(self, node: ast.Subscript, scope: dict[str, Values], file: File) -> Values:
         keys = self.eval(node.slice, scope, file)
-        found: Values = ()
+        items: Values = ()
         for value in self.eval(node.value, scope, file):
             if isinstance(value, Table):
-                named = [value.values[k] for k in keys if _hashable(k) and k in value.values]
-                found = union(found, *(named or value.values.values()))
+                members = [value.values[k] for k in keys if _hashable(k) and k in value.values]
+                items = union(items, *(members or value.values.values()))
             elif isinstance(value, Items):
-                named = [
+                members = [
                     value.values[key]
                     for key in keys
                     if isinstance(key, int) and -len(value.values) <= key < len(value.values)
                 ]
-                found = union(found, *(named or value.values))
+                items = union(items, *(members or value.values))
             elif isinstance(value, Class | External):
-                found = union(found, (value,))  # a generic class
+                items = union(items, (value,))  # a generic class
             else:
-                found = union(found, ANY)
-        return found or ANY
+                items = union(items, ANY)
+        return items or ANY
 
     def attribute(self, value: Any, name: str) -> Values:
         """Return an attribute of a value."""
@@ -825,13 +829,13 @@ class Interpreter:
         if isinstance(value, Instance):
             if name in value.attributes:
                 return value.attributes[name]
-            found = self.class_member(value.kind, name, instance=value)
-            if found:
-                return found
+            members = self.class_member(value.kind, name, instance=value)
+            if members:
+                return members
         if isinstance(value, Class):
-            found = self.class_member(value, name)
-            if found:
-                return found
+            members = self.class_member(value, name)
+            if members:
+                return members
         if isinstance(value, External):
             if name in MACHINE:
                 return (External(name),)
@@ -885,9 +889,9 @@ class Interpreter:
                 and function.instance is None
                 and args
             ):
-                for made in args[0]:
-                    if isinstance(made, Instance):
-                        self.construct_base(made, function.owner, None, args[1:], keywords)
+                for instance in args[0]:
+                    if isinstance(instance, Instance):
+                        self.construct_base(instance, function.owner, None, args[1:], keywords)
             else:
                 results.append(self.call(function, args, keywords))
         return union(*results) or ANY
@@ -897,9 +901,9 @@ class Interpreter:
         if {"prefix", "quant_config"} & keywords.keys() and not isinstance(
             node.func, ast.Attribute
         ):
-            made = Instance(External(ast.unparse(node.func)), "opaque")
-            made.bound = dict(keywords)
-            return made
+            instance = Instance(External(ast.unparse(node.func)), "opaque")
+            instance.bound = dict(keywords)
+            return instance
         return UNKNOWN
 
     def call_super(
@@ -921,25 +925,27 @@ class Interpreter:
         if function.attr == "__init__":
             self.construct_base(me, me.kind, owner, args, keywords)
             return (None,)
-        found = self.class_member(me.kind, function.attr, owner, me)
-        return union(*(self.call(value, args, keywords) for value in found)) or ANY
+        methods = self.class_member(me.kind, function.attr, owner, me)
+        return union(*(self.call(value, args, keywords) for value in methods)) or ANY
 
     # Builtin functions
 
     def builtin_getattr(self, node: ast.Call, scope: dict[str, Values], file: File) -> Values:
         names = self.eval(node.args[1], scope, file)
-        found: Values = ()
+        members: Values = ()
         for value in self.eval(node.args[0], scope, file):
             for name in names:
-                found = union(found, self.attribute(value, name) if isinstance(name, str) else ANY)
-        return found
+                members = union(
+                    members, self.attribute(value, name) if isinstance(name, str) else ANY
+                )
+        return members
 
     def builtin_setattr(self, node: ast.Call, scope: dict[str, Values], file: File) -> Values:
-        made = self.eval(node.args[2], scope, file)
+        new_values = self.eval(node.args[2], scope, file)
         for value in self.eval(node.args[0], scope, file):
             for name in self.eval(node.args[1], scope, file):
                 if isinstance(value, Instance) and isinstance(name, str):
-                    value.attributes[name] = union(value.attributes.get(name, ()), made)
+                    value.attributes[name] = union(value.attributes.get(name, ()), new_values)
         return (None,)
 
     def builtin_hasattr(self, node: ast.Call, scope: dict[str, Values], file: File) -> Values:
@@ -1018,7 +1024,7 @@ def _merge_records(a: Any, b: Any) -> Any:
     if isinstance(a, Table) and isinstance(b, Table):
         return Table({**a.values, **b.values})
     if isinstance(a, Instance) and isinstance(b, Instance):
-        made = Instance(a.kind)
+        record = Instance(a.kind)
         for name in dict.fromkeys([*a.attributes, *b.attributes]):
             tables = [
                 value
@@ -1026,29 +1032,29 @@ def _merge_records(a: Any, b: Any) -> Any:
                 for value in one.attributes.get(name, ())
                 if isinstance(value, Table)
             ]
-            made.attributes[name] = (
+            record.attributes[name] = (
                 Table({key: values for table in tables for key, values in table.values.items()}),
             )
-        return made
+        return record
     return a if isinstance(a, Instance) else b if isinstance(b, Instance) else UNKNOWN
 
 
 def _merge(lists: list[list[Any]]) -> list[Any]:
     """Merge the orders of bases (C3); of a contradiction the first wins."""
-    found: list[Any] = []
+    merged_order: list[Any] = []
     lists = [list(order) for order in lists if order]
     while lists:
         heads = [order[0] for order in lists]
         head = next(
             (h for h in heads if not any(_key(h) in map(_key, o[1:]) for o in lists)), heads[0]
         )
-        found.append(head)
+        merged_order.append(head)
         lists = [
             rest
             for order in lists
             if (rest := [base for base in order if _key(base) != _key(head)])
         ]
-    return found
+    return merged_order
 
 
 def _key(base: Any) -> Any:
@@ -1103,8 +1109,8 @@ def _compare(op: ast.cmpop, a: Any, b: Any) -> bool | None:
     match op:
         case ast.Is() | ast.IsNot():
             if a is None or b is None:
-                same = a is b
-                return same if isinstance(op, ast.Is) else not same
+                is_same = a is b
+                return is_same if isinstance(op, ast.Is) else not is_same
         case ast.In() | ast.NotIn() if isinstance(a, str):
             if isinstance(b, str):
                 return (a in b) == isinstance(op, ast.In)
@@ -1119,5 +1125,5 @@ def _compare(op: ast.cmpop, a: Any, b: Any) -> bool | None:
 
 
 def _agree(truths: Iterable[bool | None]) -> bool | None:
-    found = set(truths)
-    return found.pop() if len(found) == 1 else None
+    distinct_truths = set(truths)
+    return distinct_truths.pop() if len(distinct_truths) == 1 else None

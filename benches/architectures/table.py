@@ -31,7 +31,7 @@ import diffusers
 import torch
 import transformers
 from castwise.models.architecture import find_architecture, normalize_name, read_architecture
-from configurations import configurations, diffusion_arguments, flagged
+from configurations import configurations, diffusion_arguments, flagged_configurations
 from diffusers import ModelMixin
 from roles import Row, rows_of
 from saved import saved_rows
@@ -40,7 +40,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.core_model_loading import build_glob_alternation
 from transformers.initialization import no_init_weights
 from transformers.models.auto import modeling_auto
-from writing import Described, table_text
+from writing import ClassDescription, table_text
 
 TABLE = Path(__file__).parents[2] / "python/castwise/models/architectures.txt"
 
@@ -53,7 +53,7 @@ def model_classes() -> Iterator[type[Any]]:
         try:
             module = import_module(name)
         except ImportError as error:
-            SKIPPED.append((name, str(error)))
+            SKIPPED_FORMS.append((name, str(error)))
             continue
         kinds: list[Any] = [
             kind
@@ -64,8 +64,10 @@ def model_classes() -> Iterator[type[Any]]:
             and not kind.__name__.endswith("PreTrainedModel")
         ]
         public = [kind for kind in kinds if kind.__name__ in getattr(module, "__all__", ())]
-        configured = {kind.config_class for kind in public}
-        yield from (kind for kind in kinds if kind in public or kind.config_class not in configured)
+        config_classes = {kind.config_class for kind in public}
+        yield from (
+            kind for kind in kinds if kind in public or kind.config_class not in config_classes
+        )
 
 
 _SIGN = re.compile("([=~])")
@@ -87,59 +89,59 @@ def adopted_classes() -> Iterator[type[Any]]:
     yield from (kind for _, kind in sorted(kinds.items()))
 
 
-SKIPPED: list[tuple[str, str]] = []
-DIFFERING: list[tuple[str, str]] = []
+SKIPPED_FORMS: list[tuple[str, str]] = []
+AMBIGUOUS_ROWS: list[tuple[str, str]] = []
 GUESSES: Counter[str] = Counter()
 
 
-def describe_type(kinds: Iterable[type[PreTrainedModel]]) -> list[Described]:
+def describe_type(kinds: Iterable[type[PreTrainedModel]]) -> list[ClassDescription]:
     """Return what the table has of the classes of one type of models.
 
     Each class has what its configurations bring; what flags bring beside that is found by the class
     with the most parameters, and is in the base model of all.
     """
-    found = [(kind, each) for kind in kinds if (each := _of_configurations(kind))]
-    if not found:
+    pairs = [(kind, each) for kind in kinds if (each := _describe_configurations(kind))]
+    if not pairs:
         return []
-    kind, widest = max(found, key=lambda pair: len(pair[1].rows))
-    parts: list[Described] = []
-    for number, config in enumerate(flagged(kind)):
+    kind, widest = max(pairs, key=lambda pair: len(pair[1].rows))
+    parts: list[ClassDescription] = []
+    for number, config in enumerate(flagged_configurations(kind)):
         with suppress(Exception):  # flags that exclude each other
-            parts.append(_described(kind, config()))
+            parts.append(_describe(kind, config()))
             if number == 0:
                 break
-    united = _united([widest, *parts])
-    return [_widened(each, widest, united) for _, each in found]
+    union = _unite([widest, *parts])
+    return [_widen(each, widest, union) for _, each in pairs]
 
 
-def _of_configurations(kind: type[PreTrainedModel]) -> Described | None:
+def _describe_configurations(kind: type[PreTrainedModel]) -> ClassDescription | None:
     """Return what a class has by its default configuration and by its forms."""
     parts = []
     for number, config in enumerate(configurations(kind)):
         try:
-            parts.append(_described(kind, config()))
+            parts.append(_describe(kind, config()))
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            SKIPPED.append((kind.__name__, f"form {number}: {reason}" if number else reason))
+            SKIPPED_FORMS.append((kind.__name__, f"form {number}: {reason}" if number else reason))
             if number == 0:
                 return None
     if not any(part.rows for part in parts):
-        SKIPPED.append((kind.__name__, "it has no parameters"))
+        SKIPPED_FORMS.append((kind.__name__, "it has no parameters"))
         return None
-    return _united(parts)
+    return _unite(parts)
 
 
-def _united(parts: list[Described]) -> Described:
+def _unite(parts: list[ClassDescription]) -> ClassDescription:
     """Put forms of a class together, but for what is a convolution in one, a layer in another."""
     rows: dict[str, str] = {}
     ties: dict[str, str] = {}
     modules: dict[str, str] = {}
-    chosen: dict[str, str] = {}
+    modules_by_type: dict[str, str] = {}
     for part in reversed(parts):
         rows |= part.rows
         ties |= part.ties
         modules |= part.modules
-        chosen |= part.parts
+        modules_by_type |= part.parts
     for part in parts:
         for name, text in part.rows.items():
             if name in rows and {text.split()[0], rows[name].split()[0]} == {
@@ -147,46 +149,54 @@ def _united(parts: list[Described]) -> Described:
                 "convolution",
             }:
                 del rows[name]
-                DIFFERING.append((part.name, name))
+                AMBIGUOUS_ROWS.append((part.name, name))
     marks = "".join(sorted({mark for part in parts for mark in part.marks}))
-    return replace(parts[0], rows=rows, ties=ties, modules=modules, parts=chosen, marks=marks)
+    return replace(
+        parts[0], rows=rows, ties=ties, modules=modules, parts=modules_by_type, marks=marks
+    )
 
 
-def _widened(each: Described, widest: Described, united: Described) -> Described:
+def _widen(
+    each: ClassDescription, widest: ClassDescription, union: ClassDescription
+) -> ClassDescription:
     """Return a class with what another of its type has more in the base model that both share."""
-    prefix, own = _prefix(widest), _prefix(each)
-    more, modules = {}, {}
-    for name, text in united.rows.items():
-        module = united.modules.get(name, name)
+    prefix, own_prefix = _prefix(widest), _prefix(each)
+    more_rows, modules = {}, {}
+    for name, text in union.rows.items():
+        module = union.modules.get(name, name)
         if name in widest.rows or not (module.startswith(prefix) or each is widest):
             continue
-        label = own + name.removeprefix(prefix) if name.startswith(prefix) else name
-        more[label] = text
+        label = own_prefix + name.removeprefix(prefix) if name.startswith(prefix) else name
+        more_rows[label] = text
         if module.startswith(prefix):
-            module = own + module.removeprefix(prefix)
+            module = own_prefix + module.removeprefix(prefix)
         if label != module:
             modules[label] = module
     ties = {}
-    for name, line in united.ties.items():
+    for name, line in union.ties.items():
         part, sign, source = _SIGN.split(line, maxsplit=1)
         if name.startswith(prefix) and source.startswith(prefix):
-            ties[own + name.removeprefix(prefix)] = part + sign + own + source.removeprefix(prefix)
-    ties = {name: target for name, target in ties.items() if name in more}
+            ties[own_prefix + name.removeprefix(prefix)] = (
+                part + sign + own_prefix + source.removeprefix(prefix)
+            )
+    ties = {name: target for name, target in ties.items() if name in more_rows}
     return replace(
         each,
-        rows=more | dict(each.rows),
+        rows=more_rows | dict(each.rows),
         modules=modules | dict(each.modules),
         ties=ties | dict(each.ties),
     )
 
 
-def _prefix(each: Described) -> str:
+def _prefix(each: ClassDescription) -> str:
     """Return what the names of a class's base model begin with."""
     prefix = f"{each.base}."
     return prefix if each.base and any(name.startswith(prefix) for name in each.rows) else ""
 
 
-def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfig) -> Described:
+def _describe(
+    kind: type[PreTrainedModel], config: transformers.PreTrainedConfig
+) -> ClassDescription:
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)  # what stays in float32 is so by the code
     try:
@@ -195,21 +205,21 @@ def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfi
     finally:
         torch.set_default_dtype(default)
     base = model.base_model_prefix
-    rows = _with_float32(model, rows_of(model, _sizes_of_heads(config), base))
+    rows = _mark_float32(model, rows_of(model, _sizes_of_heads(config), base))
     layer_rows = rows
-    found = saved_rows(model, rows)
-    names = {inner[0]: name for name, (_, inner) in reversed(found.items())}
-    rows = {name: row for name, (row, _) in found.items()} | {
-        name: row for name, row in rows.items() if name not in found
+    rows_in_files = saved_rows(model, rows)
+    names = {inner[0]: name for name, (_, inner) in reversed(rows_in_files.items())}
+    rows = {name: row for name, (row, _) in rows_in_files.items()} | {
+        name: row for name, row in rows.items() if name not in rows_in_files
     }
-    targets = {name: _joined_names(inner) for name, (_, inner) in found.items()}
-    described = _texts(
+    targets = {name: _joined_names(inner) for name, (_, inner) in rows_in_files.items()}
+    description = _texts(
         kind.__name__, config.model_type, base, rows, ties=_ties(model, names), targets=targets
     )
-    parts = _replaceable(model, names)
+    parts = _replaceable_modules(model, names)
     layers = {_parent(name) for name, row in layer_rows.items() if row.role == "linear"}
     marks = "!" * _needs_weights(model, layers) + "~" * _widens_scales(model)
-    return replace(described, parts=parts, marks=marks)
+    return replace(description, parts=parts, marks=marks)
 
 
 def _joined_names(names: list[str]) -> str:
@@ -256,7 +266,7 @@ def diffusion_classes() -> Iterator[type[ModelMixin]]:
                 yield kind
 
 
-def describe_diffusion(kind: type[ModelMixin]) -> Described | None:
+def describe_diffusion(kind: type[ModelMixin]) -> ClassDescription | None:
     """Return what the table has of a class of diffusers; None if it does not build."""
     parts = []
     for number, arguments in enumerate(diffusion_arguments(kind.__name__)):
@@ -265,7 +275,7 @@ def describe_diffusion(kind: type[ModelMixin]) -> Described | None:
                 model = kind(**arguments)
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            SKIPPED.append((kind.__name__, f"form {number}: {reason}" if number else reason))
+            SKIPPED_FORMS.append((kind.__name__, f"form {number}: {reason}" if number else reason))
             if number == 0:
                 return None
             continue
@@ -275,7 +285,7 @@ def describe_diffusion(kind: type[ModelMixin]) -> Described | None:
             for name, row in rows_of(model, frozenset(), "").items()
         }
         parts.append(_texts(kind.__name__, "", "", rows, ties={}, targets={}))
-    return _united(parts)
+    return _unite(parts)
 
 
 def _texts(
@@ -286,12 +296,12 @@ def _texts(
     *,
     ties: Mapping[str, str],
     targets: Mapping[str, str],
-) -> Described:
+) -> ClassDescription:
     """Return an architecture with its names normalised; the first of equal names counts.
 
     `targets` are the names in the model of names in files.
     """
-    numbered = _numbered(rows, targets)
+    numbered = _keep_numbers(rows, targets)
     labels = {each: numbered.get(_parent(each), normalize_name)(each) for each in rows}
     by_name = {labels[each]: row for each, row in reversed([*rows.items()])}
     modules = {
@@ -303,7 +313,7 @@ def _texts(
     for tied, line in ties.items():
         part, sign, source = _SIGN.split(line, maxsplit=1)
         lines[labels[tied]] = part + sign + labels[source]
-    return Described(
+    return ClassDescription(
         name,
         model_type,
         base,
@@ -324,7 +334,7 @@ def _keep_last_number(name: str) -> str:
     return ".".join(filter(None, (normalize_name(outer), number, attribute)))
 
 
-def _numbered(
+def _keep_numbers(
     rows: Mapping[str, Row], targets: Mapping[str, str]
 ) -> dict[str, Callable[[str], str]]:
     """Name the modules of sequences whose numbers tell a layer from a norm, or have other names."""
@@ -334,9 +344,11 @@ def _numbered(
             role = "linear" if row.role == "head" else row.role
             target = normalize_name(targets.get(name, name))
             kinds.setdefault(normalize_name(name), set()).add((role, target))
-    mixed = {_parent(name) for name, found in kinds.items() if len(found) > 1}
+    mixed_modules = {_parent(name) for name, pairs in kinds.items() if len(pairs) > 1}
     return {
-        _parent(name): _keep_last_number for name in rows if normalize_name(_parent(name)) in mixed
+        _parent(name): _keep_last_number
+        for name in rows
+        if normalize_name(_parent(name)) in mixed_modules
     }
 
 
@@ -347,17 +359,17 @@ def _sizes_of_heads(config: transformers.PreTrainedConfig) -> frozenset[int]:
     return frozenset({labels, labels + 1, 1, 2, 4, *([vocabulary] if vocabulary else [])})
 
 
-def _with_float32(model: PreTrainedModel, rows: dict[str, Row]) -> dict[str, Row]:
+def _mark_float32(model: PreTrainedModel, rows: dict[str, Row]) -> dict[str, Row]:
     """Mark what the code keeps in float32: by the lists of its class, or as it is made."""
     plan = list(model._get_dtype_plan(torch.float16))
     pattern = build_glob_alternation(plan)[0] if plan else None
-    made = {
+    names = {
         name
         for name, tensor in model.named_parameters(remove_duplicate=False)
         if tensor.dtype == torch.float32
     }
     return {
-        name: replace(row, float32=name in made or bool(pattern and pattern.search(name)))
+        name: replace(row, float32=name in names or bool(pattern and pattern.search(name)))
         if row.role != "buffer"
         else row
         for name, row in rows.items()
@@ -371,19 +383,19 @@ def _ties(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
     is the path of the part that asks, empty for the configuration itself.
     """
     paths = {id(part): path for path, part in reversed([*_parts(model.config)])}
-    own = set(_tied_names(model, paths))
+    own_ties = set(_tied_names(model, paths))
     configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     for config in configs.values():
         if getattr(config, "tie_word_embeddings", True) is False:
             config.tie_word_embeddings = True
     with suppress(ValueError):  # a class that names what its default does not have
-        own_or_able = own | set(_tied_names(model, paths))
+        all_ties = own_ties | set(_tied_names(model, paths))
         return {
-            names[tied]: path + ("=" if (tied, path, source) in own else "~") + names[source]
-            for tied, path, source in sorted(own_or_able)
+            names[tied]: path + ("=" if (tied, path, source) in own_ties else "~") + names[source]
+            for tied, path, source in sorted(all_ties)
             if tied in names and source in names
         }
-    return {names[t]: f"{path}={names[s]}" for t, path, s in sorted(own) if {t, s} <= {*names}}
+    return {names[t]: f"{path}={names[s]}" for t, path, s in sorted(own_ties) if {t, s} <= {*names}}
 
 
 def _tied_names(model: PreTrainedModel, paths: dict[int, str]) -> Iterator[tuple[str, str, str]]:
@@ -392,8 +404,8 @@ def _tied_names(model: PreTrainedModel, paths: dict[int, str]) -> Iterator[tuple
         if isinstance(module, PreTrainedModel):
             start = f"{prefix}." if prefix else ""
             path = paths.get(id(module.config), "")
-            for tied, source in module.get_expanded_tied_weights_keys().items():
-                yield start + tied, path, start + source
+            for name, source in module.get_expanded_tied_weights_keys().items():
+                yield start + name, path, start + source
 
 
 def _parts(config: transformers.PreTrainedConfig, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -404,13 +416,13 @@ def _parts(config: transformers.PreTrainedConfig, path: str = "") -> Iterator[tu
             yield from _parts(part, f"{path}.{name}" if path else name)
 
 
-def _replaceable(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
+def _replaceable_modules(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
     """Name the modules of a type that a configuration chooses: `PART TYPE`, by prefixes of names.
 
     Each has the prefix of the model and that of files, if these differ.
     """
     paths = {id(part): path for path, part in reversed([*_parts(model.config)])}
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for prefix, module in model.named_modules():
         path = paths.get(id(getattr(module, "config", None)), "")
         if not prefix or not path or not isinstance(module, PreTrainedModel):
@@ -419,15 +431,17 @@ def _replaceable(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str
         owner = model.config
         for step in filter(None, outer.split(".")):
             owner = getattr(owner, step)
-        defaults = getattr(owner, "sub_configs_defaults", {})
-        is_chosen = key in defaults and defaults[key].config_class is transformers.AutoConfig
-        if is_chosen and not any(prefix.startswith(f"{other}.") for other in found):
+        default_configs = getattr(owner, "sub_configs_defaults", {})
+        is_chosen = (
+            key in default_configs and default_configs[key].config_class is transformers.AutoConfig
+        )
+        if is_chosen and not any(prefix.startswith(f"{outer_prefix}.") for outer_prefix in lines):
             ends = (name.removeprefix(prefix) for name in names if name.startswith(f"{prefix}."))
             end = next((end for end in ends if names[prefix + end].endswith(end)), "")
             line = f"{path} {module.config.model_type}"
-            found[prefix] = line
-            found[names[prefix + end].removesuffix(end) if end else prefix] = line
-    return {normalize_name(prefix): line for prefix, line in found.items()}
+            lines[prefix] = line
+            lines[names[prefix + end].removesuffix(end) if end else prefix] = line
+    return {normalize_name(prefix): line for prefix, line in lines.items()}
 
 
 def groups(names: Collection[str] | None = None) -> list[list[type]]:
@@ -441,22 +455,23 @@ def groups(names: Collection[str] | None = None) -> list[list[type]]:
     return list(kinds.values())
 
 
-def describe(group: list[type]) -> list[Described]:
+def describe(group: list[type]) -> list[ClassDescription]:
     """Return what the table has of the classes of one type."""
     if issubclass(group[0], ModelMixin):
         return [each for kind in group if (each := describe_diffusion(kind))]
     return describe_type(group)
 
 
-def _own_or_other(described: list[Described]) -> list[Described]:
+def _drop_repeats(descriptions: list[ClassDescription]) -> list[ClassDescription]:
     """Leave out a class of another type than its own that has the same parameters there."""
-    first: dict[str, Described] = {}
-    for each in described:
-        first.setdefault(each.name, each)
+    firsts: dict[str, ClassDescription] = {}
+    for each in descriptions:
+        firsts.setdefault(each.name, each)
     return [
         each
-        for each in described
-        if each is (own := first[each.name]) or replace(each, model_type=own.model_type) != own
+        for each in descriptions
+        if each is (first := firsts[each.name])
+        or replace(each, model_type=first.model_type) != first
     ]
 
 
@@ -472,11 +487,13 @@ def _versions() -> str:
     return ", ".join(f"{name} {version(name)}" for name in ("transformers", "diffusers"))
 
 
-def _complete(group: list[type]) -> list[Described]:
+def _describe_completely(group: list[type]) -> list[ClassDescription]:
     """Describe the classes of one type; none if some need a package that is not installed."""
-    start = len(SKIPPED)
-    described = describe(group)
-    return [] if any("ImportError" in reason for _, reason in SKIPPED[start:]) else described
+    start = len(SKIPPED_FORMS)
+    descriptions = describe(group)
+    return (
+        [] if any("ImportError" in reason for _, reason in SKIPPED_FORMS[start:]) else descriptions
+    )
 
 
 def check(seed: int) -> int:
@@ -485,23 +502,28 @@ def check(seed: int) -> int:
         print(f"the table is not of {_versions()}: write it anew")
         return 2
     kinds = groups()
-    chosen = random.Random(seed).sample(kinds, len(kinds) // 40)
-    differing = []
-    compared = 0
-    for architecture in (each for group in chosen for each in _complete(group)):
-        compared += 1
+    drawn_groups = random.Random(seed).sample(kinds, len(kinds) // 40)
+    differing_names = []
+    count = 0
+    for architecture in (each for group in drawn_groups for each in _describe_completely(group)):
+        count += 1
         config: dict[str, object] = {"_class_name": architecture.name}
         if architecture.model_type:  # which tells apart types that share a class
             config = {"architectures": [architecture.name], "model_type": architecture.model_type}
         with TemporaryDirectory() as folder:
             file = Path(folder, "one.txt")
             file.write_text(table_text([], [architecture]), "utf-8")
-            built, known = read_architecture(file), find_architecture(config)
+            new_architecture, table_architecture = (
+                read_architecture(file),
+                find_architecture(config),
+            )
             # A class with the same parameters in several types stands once: `_own_or_other`.
-            if known is None or built != replace(known, model_type=built.model_type):
-                differing.append(architecture.name)
-    print(f"seed {seed}: {compared} architectures, {len(differing)} differ: {differing}")
-    return 1 if differing or not compared else 0
+            if table_architecture is None or new_architecture != replace(
+                table_architecture, model_type=new_architecture.model_type
+            ):
+                differing_names.append(architecture.name)
+    print(f"seed {seed}: {count} architectures, {len(differing_names)} differ: {differing_names}")
+    return 1 if differing_names or not count else 0
 
 
 def main() -> int:
@@ -515,22 +537,22 @@ def main() -> int:
     diffusers.logging.set_verbosity_error()
     if arguments.check is not None:
         return check(arguments.check)
-    described = [each for group in groups(arguments.only) for each in describe(group)]
-    text = table_text(head_lines(), _own_or_other(described))
+    descriptions = [each for group in groups(arguments.only) for each in describe(group)]
+    text = table_text(head_lines(), _drop_repeats(descriptions))
     if arguments.only:
         print(text)
     else:
         TABLE.write_text(text, "utf-8")
-    for name, reason in SKIPPED:
+    for name, reason in SKIPPED_FORMS:
         print(f"skipped {name}: {reason[:200]}")
     for name in sorted(GUESSES):
         print(f"without a role: {name}")
-    for name, parameter in DIFFERING:
+    for name, parameter in AMBIGUOUS_ROWS:
         print(f"a layer or a convolution, as configured: {name} {parameter}")
-    total = sum(len(each.rows) for each in described)
+    total = sum(len(each.rows) for each in descriptions)
     print(
-        f"{len(described)} architectures, {total} parameters, {len(GUESSES)} without a role,"
-        f" {len(SKIPPED)} forms skipped, {len(text.encode()):,} bytes"
+        f"{len(descriptions)} architectures, {total} parameters, {len(GUESSES)} without a role,"
+        f" {len(SKIPPED_FORMS)} forms skipped, {len(text.encode()):,} bytes"
     )
     return 0
 

@@ -16,7 +16,7 @@ Node = tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True)
-class Described:
+class ClassDescription:
     """One class of models, as the table has it."""
 
     name: str
@@ -29,7 +29,7 @@ class Described:
     marks: str = ""
 
 
-def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
+def table_text(head: Iterable[str], architectures: Iterable[ClassDescription]) -> str:
     """Return the table: its head, its blocks, and the index of classes."""
     blocks = _Blocks()
     groups: dict[tuple[bool, str, str], list[tuple[str, list[Node], str]]] = {}
@@ -62,9 +62,9 @@ def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     return "\n\n".join((first, *blocks.texts(numbers), "\n".join(index))) + "\n"
 
 
-def _stored_rows(each: Described) -> dict[str, tuple[str, str]]:
+def _stored_rows(each: ClassDescription) -> dict[str, tuple[str, str]]:
     """Return the rows, each with its name in the model, without those that the reader derives."""
-    derived = {
+    derived_names = {
         module
         for name, modules in each.modules.items()
         for module in expand_name(modules)
@@ -73,21 +73,21 @@ def _stored_rows(each: Described) -> dict[str, tuple[str, str]]:
     return {
         name: (text, each.modules.get(name, name))
         for name, text in each.rows.items()
-        if name not in derived
+        if name not in derived_names
     }
 
 
-def _tie_lines(each: Described) -> Node:
+def _tie_lines(each: ClassDescription) -> Node:
     """Return what is tied to what, by prefixes of the names where all that begin with it are."""
     lines: dict[str, str] = {}
     for name, target in sorted(each.ties.items()):
-        parts, others = name.split("."), target.split(".")
-        while len(parts) > 1 and len(others) > 1 and parts[-1] == others[-1]:
-            inside = ".".join(parts[:-1]) + "."
-            if any(row.startswith(inside) and row not in each.ties for row in each.rows):
+        parts, source_parts = name.split("."), target.split(".")
+        while len(parts) > 1 and len(source_parts) > 1 and parts[-1] == source_parts[-1]:
+            inner_prefix = ".".join(parts[:-1]) + "."
+            if any(row.startswith(inner_prefix) and row not in each.ties for row in each.rows):
                 break
-            parts, others = parts[:-1], others[:-1]
-        lines.setdefault(".".join(parts), ".".join(others))
+            parts, source_parts = parts[:-1], source_parts[:-1]
+        lines.setdefault(".".join(parts), ".".join(source_parts))
     for name, target in each.ties.items():
         if longest_prefix(name, lines) != target:
             lines[name] = target
@@ -116,7 +116,7 @@ def _tree(rows: Mapping[str, tuple[str, str]]) -> Node:
         label = _label(name, ".".join(modules[0][:depth]))
         if len(node) == 1 and isinstance(node[0][1], tuple):
             ((rest, value),) = node
-            entries.append((_joined(label, rest), value))
+            entries.append((_join_labels(label, rest), value))
         else:
             entries.append((label, node))
     return tuple(sorted(entries, key=lambda entry: (entry[0], isinstance(entry[1], tuple))))
@@ -126,10 +126,10 @@ def _label(name: str, module: str) -> str:
     return name if name == module else f"{name}>{module}"
 
 
-def _joined(label: str, other: str) -> str:
+def _join_labels(label: str, inner_label: str) -> str:
     """Return the label of a module in a module."""
     names, modules = zip(
-        *(each.split(">") * (2 - each.count(">")) for each in (label, other)), strict=True
+        *(each.split(">") * (2 - each.count(">")) for each in (label, inner_label)), strict=True
     )
     return _label(".".join(names), ".".join(filter(None, modules)))
 

@@ -604,20 +604,175 @@ def test_llama_cpp_reads_gguf_alone(tmp_path: Path) -> None:
     assert "transcode" in problem.remedy
 
 
-@pytest.mark.parametrize("consumer", ["transformers", "vllm", "sglang"])
-def test_a_weight_of_one_expert_that_is_not_there_is_named(tmp_path: Path, consumer: str) -> None:
-    stem = "model.layers.0.block_sparse_moe.experts"
+CONSUMERS = ("transformers", *ENGINES)
+EXPERT_PARTS = ("w1", "w2", "w3")
+
+
+def mixture(scheme: str, layers: int = 4, experts: int = 3) -> Arrays:
+    """Return a Mixtral of some layers, its router and its head unquantised."""
     tensors = {
-        f"{stem}.{number}.{name}.weight": np.ones((OUT, IN), BF16)
-        for number in range(3)
-        for name in ("w1", "w2", "w3")
+        "model.embed_tokens.weight": np.ones((OUT, IN), BF16),
+        "model.norm.weight": np.ones(IN, BF16),
+        "lm_head.weight": np.ones((OUT, IN), BF16),
     }
-    source = write(tmp_path / "model", "MixtralForCausalLM", tensors, None)
-    assert not checkpoint.verify_loading(source, consumer=consumer).problems
-    del tensors[f"{stem}.1.w2.weight"]
-    lacking = write(tmp_path / "lacking", "MixtralForCausalLM", tensors, None)
-    (problem,) = checkpoint.verify_loading(lacking, consumer=consumer).problems
-    assert problem.module == f"{stem}.1.w2"
+    for layer in range(layers):
+        stem = f"model.layers.{layer}"
+        tensors |= {f"{stem}.{name}.weight": np.ones(IN, BF16) for name in NORMS}
+        tensors[f"{stem}.block_sparse_moe.gate.weight"] = np.ones((experts, IN), BF16)
+        names = [f"block_sparse_moe.experts.{n}.{p}" for n in range(experts) for p in EXPERT_PARTS]
+        for name in (*ATTENTION, *names):
+            tensors |= weight(f"{stem}.{name}.weight", scheme)
+    return tensors
+
+
+EXPERT = "block_sparse_moe.experts"
+LACKING: dict[str, tuple[str, str]] = {
+    "a weight of a layer": (r"model.layers.2.self_attn.o_proj.weight", "of other layers"),
+    "a weight of the last layer": ("model.layers.3.self_attn.q_proj.weight", "of other layers"),
+    "a router": (f"model.layers.1.{EXPERT.partition('.')[0]}.gate.weight", "of other layers"),
+    "a norm": ("model.layers.1.input_layernorm.weight", "of other layers"),
+    "a weight of an expert": (f"model.layers.1.{EXPERT}.1.w2.weight", "of other experts"),
+    "a weight of the last expert": (f"model.layers.1.{EXPERT}.2.w3.weight", "of other experts"),
+    "an expert": (f"model.layers.0.{EXPERT}.1.", "config.json states 3"),
+    "the last expert of a layer": (f"model.layers.2.{EXPERT}.2.", "config.json states 3"),
+    "a layer": ("model.layers.1.", "config.json states 4"),
+    "the last layer": ("model.layers.3.", "config.json states 4"),
+}
+"""What a file lacks, and what the check says of it."""
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize("kind", LACKING)
+def test_a_weight_that_is_not_there_with_its_scale_is_named(
+    tmp_path: Path, kind: str, consumer: Any
+) -> None:
+    start, reason = LACKING[kind]
+    section = stated(CT, {"int4_group": ["Linear"]}, ["lm_head", "re:.*block_sparse_moe.gate"])
+    tensors = mixture("int4_group")
+    config: dict[str, Any] = {"num_hidden_layers": 4, "num_local_experts": 3}
+    whole = write(tmp_path / "whole", "MixtralForCausalLM", tensors, section, **config)
+    assert checkpoint.verify_loading(whole, consumer).problems == []
+    parts = {name: array for name, array in tensors.items() if not name.startswith(start)}
+    assert len(parts) < len(tensors)
+    folder = write(tmp_path / "lacking", "MixtralForCausalLM", parts, section, **config)
+    (problem,) = checkpoint.verify_loading(folder, consumer).problems
+    assert problem.module == start.removesuffix(".weight").removesuffix(".")
+    assert reason in problem.problem
+
+
+@pytest.mark.parametrize(("expert", "is_alone"), [(1, True), (2, True), (1, False), (2, False)])
+def test_experts_that_no_configuration_counts_are_as_many_in_each_layer(
+    tmp_path: Path, expert: int, *, is_alone: bool
+) -> None:
+    """The last expert is found if one layer alone lacks it: of two, each may have its number."""
+    tensors = mixture("plain")
+    for layer in (1,) if is_alone else (1, 2):
+        for name in EXPERT_PARTS:
+            del tensors[f"model.layers.{layer}.{EXPERT}.{expert}.{name}.weight"]
+    folder = write(tmp_path / "model", "MixtralForCausalLM", tensors, None)
+    named = {each.module for each in checkpoint.verify_loading(folder, "vllm").problems}
+    layers = () if expert == 2 and not is_alone else (1,) if is_alone else (1, 2)
+    assert named == {f"model.layers.{layer}.{EXPERT}.{expert}" for layer in layers}
+
+
+def test_a_number_of_thousands_of_digits_is_no_failure(tmp_path: Path) -> None:
+    number = "1" * 5000
+    names = (f"{number}.self_attn.q_proj", f"0.{EXPERT}.{number}.w1")
+    tensors = {f"model.layers.{name}.weight": np.ones((OUT, IN), BF16) for name in names}
+    folder = write(tmp_path / "model", "MixtralForCausalLM", tensors, None)
+    assert checkpoint.verify_loading(folder, "vllm").problems == []
+
+
+def layers_of(ends: Mapping[int, tuple[str, ...]], stem: str = "model.layers") -> Arrays:
+    """Return the matrices of layers, each with its own."""
+    return {
+        f"{stem}.{layer}.{end}.weight": np.ones((OUT, IN), BF16)
+        for layer, names in ends.items()
+        for end in names
+    }
+
+
+DEEPSEEK_ATTENTION = ("self_attn.q_proj", "self_attn.kv_b_proj", "self_attn.o_proj")
+OF_EXPERTS = (
+    "mlp.gate",
+    *(
+        f"mlp.experts.{number}.{name}_proj"
+        for number in range(2)
+        for name in ("gate", "up", "down")
+    ),
+)
+NEXT_TOKENS = ("eh_proj", "shared_head.head")
+T5_BLOCK = tuple(f"layer.0.SelfAttention.{name}" for name in "qkvo")
+KINDS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
+    "dense layers first, and one of next tokens last": (
+        "DeepseekV3ForCausalLM",
+        layers_of(
+            {0: (*DEEPSEEK_ATTENTION, *MLP)}
+            | dict.fromkeys((1, 2, 3), (*DEEPSEEK_ATTENTION, *OF_EXPERTS))
+            | {4: (*DEEPSEEK_ATTENTION, *OF_EXPERTS[:1], *NEXT_TOKENS)}
+        ),
+        {"num_hidden_layers": 4, "n_routed_experts": 2},
+    ),
+    "a kind of layer that the table does not know": (
+        "MixtralForCausalLM",
+        layers_of(
+            dict.fromkeys((1, 2, 3), (*ATTENTION, "block_sparse_moe.gate"))
+            | {0: (*ATTENTION, "block_sparse_moe.dense")}
+        ),
+        {},
+    ),
+    "attention of two kinds": (
+        "Qwen3NextForCausalLM",
+        layers_of(
+            dict.fromkeys((0, 1, 2, 4), ("linear_attn.in_proj_qkvz", "linear_attn.out_proj"))
+            | {3: ATTENTION}
+        ),
+        {"num_hidden_layers": 5},
+    ),
+    "a norm of all layers but the first": (
+        "ModernBertModel",
+        layers_of({0: ("attn.Wo",)} | dict.fromkeys((1, 2, 3), ("attn.Wo", "attn_norm")), "layers"),
+        {"num_hidden_layers": 4},
+    ),
+    "a table of the first layer alone": (
+        "T5EncoderModel",
+        layers_of(
+            {0: (*T5_BLOCK, "layer.0.SelfAttention.relative_attention_bias")}
+            | dict.fromkeys((1, 2, 3), T5_BLOCK),
+            "encoder.block",
+        ),
+        {"num_layers": 4},
+    ),
+    "layers that share keys and values": (
+        "Gemma3nForCausalLM",
+        layers_of(dict.fromkeys((0, 1, 2), ATTENTION) | {3: (ATTENTION[0], ATTENTION[3])}),
+        {"num_hidden_layers": 4},
+    ),
+    "one layer of full attention, whose keys are its values": (
+        "Gemma4ForCausalLM",
+        layers_of(dict.fromkeys(range(4), ATTENTION) | {4: (*ATTENTION[:2], ATTENTION[3])}),
+        {"layer_types": ["sliding_attention"] * 4 + ["full_attention"]},
+    ),
+    "a bias of one layer": (
+        "LlamaForCausalLM",
+        layers_of(dict.fromkeys(range(4), ATTENTION))
+        | {"model.layers.2.self_attn.q_proj.bias": np.ones(OUT, BF16)},
+        {"num_hidden_layers": 4, "tie_word_embeddings": True},
+    ),
+    "fewer layers than a part states of another": (
+        "LlamaForCausalLM",
+        layers_of(dict.fromkeys(range(4), ATTENTION)),
+        {"text_config": {"num_hidden_layers": 9}, "num_hidden_layers": "many"},
+    ),
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_of_other_kinds_lack_nothing(tmp_path: Path, kind: str, consumer: Any) -> None:
+    architecture, tensors, config = KINDS[kind]
+    folder = write(tmp_path / "model", architecture, tensors, None, **config)
+    assert checkpoint.verify_loading(folder, consumer).problems == []
 
 
 def test_vision_towers_stay_in_models_of_modelopt_for_vllm(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._engines import engine_problems
+from castwise.checkpoint.loading._layers import layer_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
-from castwise.checkpoint.loading._modules import Module, modules_of
+from castwise.checkpoint.loading._modules import modules_of
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
 from castwise.checkpoint.loading._view import Read, View
 from castwise.checkpoint.loading.problem import LoadingProblem
@@ -47,37 +47,16 @@ def check_loading(
 ) -> dict[str, list[LoadingProblem]]:
     """Return what keeps consumers from loading a checkpoint as it stands, by their names."""
     tensors = list(tensors)
-    modules, _ = modules_of(_model(architecture, config, tensors), tensors)
+    modules, unknown = modules_of(_model(architecture, config, tensors), tensors)
     views = {
         name: View(name, architecture, config, modules, files=files, read=read)
         for name in consumers
     }
-    lacking = [*_lacking_experts(modules)]
+    lacking = [*layer_problems(architecture, config, modules, unknown)]
     return {
         name: list(dict.fromkeys((*_PROBLEMS[name](view), *lacking)))
         for name, view in views.items()
     }
-
-
-def _lacking_experts(modules: Iterable[Module]) -> Iterator[LoadingProblem]:
-    """Yield the weights that a layer has of experts before and after one, and not of that.
-
-    LongCat's experts without weights are the last.
-    """
-    numbers: dict[tuple[str, str], set[int]] = {}
-    for module in modules:
-        number, _, part = module.name.removeprefix(f"{module.layer}.").partition(".")
-        if module.is_expert and number.isdecimal() and part:
-            numbers.setdefault((module.layer, part), set()).add(int(number))
-    for (layer, part), present in numbers.items():
-        # The first of each gap: a number may be any.
-        gaps = (low + 1 for low, high in pairwise((-1, *sorted(present))) if high > low + 1)
-        for gap in gaps:
-            yield LoadingProblem(
-                f"{layer}.{gap}.{part}",
-                "the file has it of other experts of the layer, and not of this one",
-                "write the model anew with all its experts",
-            )
 
 
 def unknown_tensors(
