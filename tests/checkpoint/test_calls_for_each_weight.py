@@ -17,7 +17,7 @@ COMMANDS = {
     "dequantize": (("dequantize", "fp8", "out"), 265),
     "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 475),
     "verify": (("verify", "plain", "fp8"), 295),
-    "diff": (("diff", "plain", "fp8"), 345),
+    "diff": (("diff", "plain", "fp8"), 350),
     "survey": (("survey", "plain"), 80),
     "advise": (("advise", "plain", "--bits", "40"), 590),
 }
