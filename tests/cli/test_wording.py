@@ -67,7 +67,7 @@ PYTHON = re.compile(
         (r"dequantize q o --only (\.", r"--only (\. is not a regular expression"),
         (r"dequantize q o --only a\.b", r"--only a\.b matches no"),
         ("dequantize q o --dtype int8", "--dtype int8: weights"),
-        ("dequantize q o --threads 0", "--threads must be positive"),
+        ("dequantize q o --threads 0", "--threads 0 is not valid; use an int of 1 or more"),
         ("transcode q o --to foo", "--to foo: castwise transcodes"),
         ("transcode q o --to modelopt --scheme foo", "--scheme foo: without rounding"),
     ],

@@ -76,7 +76,7 @@ def test_threads_are_as_many_as_given(tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(counts) == {3}
     for path in single.iterdir():
         assert path.read_bytes() == (several / path.name).read_bytes()
-    with pytest.raises(ValueError, match="threads must be positive, not 0"):
+    with pytest.raises(ValueError, match="threads=0 is not valid; use an int of 1 or more"):
         checkpoint.transcode_file(source, tmp_path / "none", MODELOPT, threads=0)
 
 

@@ -57,12 +57,10 @@ def decoding_of(
 def checked_threads(threads: object) -> int:
     """Return a number of threads; by default that of castwise.
 
-    ValueError, TypeError: it is not a positive int.
+    ValueError, as of `set_num_threads`: it is not a positive int.
     """
     if threads is None:
         return get_num_threads()
-    if not is_integer(threads):
-        raise TypeError(f"threads must be an int, not {threads!r}")
-    if threads <= 0:
-        raise ValueError(f"{argument('threads')} must be positive, not {threads}")
+    if not is_integer(threads) or threads <= 0:
+        raise ValueError(f"{argument('threads', threads)} is not valid; use an int of 1 or more")
     return threads
