@@ -759,6 +759,44 @@ KINDS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
         | {"model.layers.2.self_attn.q_proj.bias": np.ones(OUT, BF16)},
         {"num_hidden_layers": 4, "tie_word_embeddings": True},
     ),
+    "convolutions, of which one is none": (
+        "DPTForDepthEstimation",
+        layers_of(
+            dict.fromkeys((0, 1, 3), ("projection", "resize")) | {2: ("projection",)},
+            "neck.reassemble_stage.layers",
+        ),
+        {"num_hidden_layers": 12},
+    ),
+    "fewer blocks of convolutions than are stated": (
+        "EfficientNetForImageClassification",
+        layers_of(
+            dict.fromkeys(
+                range(7),
+                (
+                    "expansion.expand_conv",
+                    "depthwise_conv.depthwise_conv",
+                    "squeeze_excite.reduce",
+                    "squeeze_excite.expand",
+                    "projection.project_conv",
+                ),
+            ),
+            "efficientnet.encoder.blocks",
+        ),
+        {"num_hidden_layers": 8},
+    ),
+    "a decoder alone, of fewer layers than its encoder": (
+        "BartForCausalLM",
+        layers_of(
+            dict.fromkeys(range(9), (*(f"self_attn.{n}_proj" for n in "qkv"), "fc1", "fc2")),
+            "model.decoder.layers",
+        ),
+        {
+            "num_hidden_layers": 12,
+            "encoder_layers": 12,
+            "decoder_layers": 9,
+            "part": {"encoder_layers": []},
+        },
+    ),
     "fewer layers than a part states of another": (
         "LlamaForCausalLM",
         layers_of(dict.fromkeys(range(4), ATTENTION)),
