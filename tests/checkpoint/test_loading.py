@@ -759,6 +759,20 @@ KINDS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
         | {"model.layers.2.self_attn.q_proj.bias": np.ones(OUT, BF16)},
         {"num_hidden_layers": 4, "tie_word_embeddings": True},
     ),
+    "experts that pass their inputs on, as transformers saves them": (
+        "LongcatFlashForCausalLM",
+        layers_of(
+            dict.fromkeys(
+                range(2),
+                tuple(
+                    f"mlp.experts.{number}.{name}_proj"
+                    for number in range(3)
+                    for name in ("gate", "up", "down")[: 3 if number < 2 else 2]
+                ),
+            )
+        ),
+        {"n_routed_experts": 2, "zero_expert_num": 1, "num_layers": 2},
+    ),
     "convolutions, of which one is none": (
         "DPTForDepthEstimation",
         layers_of(

@@ -136,6 +136,8 @@ def _lacking_parts(part: _LayerPart, odd_numbers: Container[int]) -> Iterator[Lo
     odd_layers = _odd_layers(part, children, odd_numbers)
     for child in children:
         lacking_layers = part.layers - child.layers
+        if part.is_expert:
+            lacking_layers = _before_last(lacking_layers, child.layers)
         most_layers = len(child.layers) if part.is_expert else 1
         if (
             not child.is_needed
@@ -149,6 +151,20 @@ def _lacking_parts(part: _LayerPart, odd_numbers: Container[int]) -> Iterator[Lo
             yield LoadingProblem(
                 layer + end, f"the file has it of other {noun}, and not of this one", _REMEDY
             )
+
+
+def _before_last(layers: Iterable[str], others: Iterable[str]) -> set[str]:
+    """Return the experts whose numbers are at most the highest of some others.
+
+    LongCat's last experts pass their inputs on: as transformers saves them, they lack `down_proj`.
+    """
+    last = max((number for numbers in _numbers(others).values() for number in numbers), default=-1)
+    return {
+        f"{stem}{number}"
+        for stem, numbers in _numbers(layers).items()
+        for number in numbers
+        if number <= last
+    }
 
 
 def _odd_layers(
