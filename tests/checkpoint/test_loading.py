@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -825,6 +826,24 @@ def test_layers_of_other_kinds_lack_nothing(tmp_path: Path, kind: str, consumer:
     architecture, tensors, config = KINDS[kind]
     folder = write(tmp_path / "model", architecture, tensors, None, **config)
     assert checkpoint.verify_loading(folder, consumer).problems == []
+
+
+@pytest.mark.parametrize(("count", "is_whole"), [(1, True), (3, False)])
+def test_a_shard_alone_is_quantised_whatever_its_layers_lack(
+    tmp_path: Path, count: int, *, is_whole: bool
+) -> None:
+    """The last layer of a shard goes on in the next one."""
+    ends = dict.fromkeys(range(3), (*ATTENTION, *MLP)) | {3: (*ATTENTION, *MLP[:2])}
+    folder = write(tmp_path / "model", "LlamaForCausalLM", layers_of(ends), None)
+    shard = folder / f"model-{1:05}-of-{count:05}.safetensors"
+    (folder / "model.safetensors").rename(shard)
+    quantize = partial(checkpoint.quantize_file, folder, tmp_path / "out", "fp8_channel")
+    if is_whole:
+        with pytest.raises(CheckpointError, match=r"layers\.3\.mlp\.down_proj'.* has it of other"):
+            quantize()
+    else:
+        quantize()
+        assert (tmp_path / "out" / shard.name).exists()
 
 
 def test_vision_towers_stay_in_models_of_modelopt_for_vllm(tmp_path: Path) -> None:
