@@ -333,6 +333,13 @@ def test_few_names_are_participles_and_comments_give_reasons() -> None:
     assert 1000 * comments >= COMMENTS_PER_THOUSAND * lines, (comments, lines)
 
 
+def test_the_guide_names_files_that_are_there() -> None:
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:python|rust/core|rust/logic|benches)/[\w./]+)`", text)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_parameters_have_types() -> None:
     paths = [path for path in SOURCES if place(path).split("/")[0] not in OF_FRAMEWORKS]
     annotations = [(place(path), each) for path in paths for each in source(path).annotations]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -759,6 +760,58 @@ KINDS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
         | {"model.layers.2.self_attn.q_proj.bias": np.ones(OUT, BF16)},
         {"num_hidden_layers": 4, "tie_word_embeddings": True},
     ),
+    "experts that pass their inputs on, as transformers saves them": (
+        "LongcatFlashForCausalLM",
+        layers_of(
+            dict.fromkeys(
+                range(2),
+                tuple(
+                    f"mlp.experts.{number}.{name}_proj"
+                    for number in range(3)
+                    for name in ("gate", "up", "down")[: 3 if number < 2 else 2]
+                ),
+            )
+        ),
+        {"n_routed_experts": 2, "zero_expert_num": 1, "num_layers": 2},
+    ),
+    "convolutions, of which one is none": (
+        "DPTForDepthEstimation",
+        layers_of(
+            dict.fromkeys((0, 1, 3), ("projection", "resize")) | {2: ("projection",)},
+            "neck.reassemble_stage.layers",
+        ),
+        {"num_hidden_layers": 12},
+    ),
+    "fewer blocks of convolutions than are stated": (
+        "EfficientNetForImageClassification",
+        layers_of(
+            dict.fromkeys(
+                range(7),
+                (
+                    "expansion.expand_conv",
+                    "depthwise_conv.depthwise_conv",
+                    "squeeze_excite.reduce",
+                    "squeeze_excite.expand",
+                    "projection.project_conv",
+                ),
+            ),
+            "efficientnet.encoder.blocks",
+        ),
+        {"num_hidden_layers": 8},
+    ),
+    "a decoder alone, of fewer layers than its encoder": (
+        "BartForCausalLM",
+        layers_of(
+            dict.fromkeys(range(9), (*(f"self_attn.{n}_proj" for n in "qkv"), "fc1", "fc2")),
+            "model.decoder.layers",
+        ),
+        {
+            "num_hidden_layers": 12,
+            "encoder_layers": 12,
+            "decoder_layers": 9,
+            "part": {"encoder_layers": []},
+        },
+    ),
     "fewer layers than a part states of another": (
         "LlamaForCausalLM",
         layers_of(dict.fromkeys(range(4), ATTENTION)),
@@ -773,6 +826,24 @@ def test_layers_of_other_kinds_lack_nothing(tmp_path: Path, kind: str, consumer:
     architecture, tensors, config = KINDS[kind]
     folder = write(tmp_path / "model", architecture, tensors, None, **config)
     assert checkpoint.verify_loading(folder, consumer).problems == []
+
+
+@pytest.mark.parametrize(("count", "is_whole"), [(1, True), (3, False)])
+def test_a_shard_alone_is_quantised_whatever_its_layers_lack(
+    tmp_path: Path, count: int, *, is_whole: bool
+) -> None:
+    """The last layer of a shard goes on in the next one."""
+    ends = dict.fromkeys(range(3), (*ATTENTION, *MLP)) | {3: (*ATTENTION, *MLP[:2])}
+    folder = write(tmp_path / "model", "LlamaForCausalLM", layers_of(ends), None)
+    shard = folder / f"model-{1:05}-of-{count:05}.safetensors"
+    (folder / "model.safetensors").rename(shard)
+    quantize = partial(checkpoint.quantize_file, folder, tmp_path / "out", "fp8_channel")
+    if is_whole:
+        with pytest.raises(CheckpointError, match=r"layers\.3\.mlp\.down_proj'.* has it of other"):
+            quantize()
+    else:
+        quantize()
+        assert (tmp_path / "out" / shard.name).exists()
 
 
 def test_vision_towers_stay_in_models_of_modelopt_for_vllm(tmp_path: Path) -> None:

@@ -612,7 +612,7 @@ class _Problem:
             self._exponents.append(dict(sorted(counts.items())))
             sizes = [candidates.nbytes[name] for name in names]
             weights = [importance[name] for name in names]
-            shared = {*sizes[0]}.intersection(*sizes[1:])
+            shared_targets = {*sizes[0]}.intersection(*sizes[1:])
             self._options.append(
                 [
                     Alternative(
@@ -621,7 +621,7 @@ class _Problem:
                         sum([w * row.errors[target] for w, row in zip(weights, rows, strict=True)]),
                     )
                     for target in sizes[0]
-                    if target in shared
+                    if target in shared_targets
                 ]
             )
 

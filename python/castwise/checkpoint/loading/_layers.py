@@ -26,8 +26,15 @@ _LEAST_LAYERS, _LEAST_WEIGHTS = 3, 4
 _LEAST_SHARE = 0.75
 # Roles of which a file may lack some: transformers computes tables of positions, and counts.
 _OPTIONAL = frozenset(("buffer", "position"))
+# Lists without a weight of these roles are of convolutions, each of its own kind: the third one of
+# DPT's `resize` keeps the size, and has no weight.
+_OF_MATRICES = frozenset(("linear", "experts"))
 _EXPERTS = "experts"
 _COUNTS = frozenset(("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
+# Those of the two sides of a model; "num_hidden_layers" is the encoder's, also beside a decoder.
+_COUNTS_OF_SIDES = frozenset(
+    ("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
+)
 _EXPERT_COUNTS = frozenset(
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 )
@@ -44,6 +51,8 @@ class _LayerPart:
     children: dict[str, _LayerPart] = field(default_factory=dict)
     # True if a file must have it: the table has a row of a weight in it, not of a buffer.
     is_needed: bool = False
+    # True if it has a weight of a linear layer, or of experts.
+    is_linear: bool = False
 
     @property
     def is_layer(self) -> bool:
@@ -74,7 +83,9 @@ def layer_problems(
             is_shared = bool(row.tied) or row.name in shared_names
             name = pattern + module.weight.removeprefix(module.name)
             weights[pattern] = _LayerPart(
-                name, is_needed=not is_shared and row.role not in _OPTIONAL
+                name,
+                is_needed=not is_shared and row.role not in _OPTIONAL,
+                is_linear=row.role in _OF_MATRICES,
             )
             depths[pattern] = _depth(pattern)
         if (depth := depths[pattern]) >= 0:
@@ -86,7 +97,8 @@ def layer_problems(
     parts = _tree(weight for weight in weights.values() if weight.layers)
     odd_numbers = _odd_numbers(config)
     for part in parts.values():
-        yield from _lacking_parts(part, odd_numbers)
+        if parts[_list_of(part.name)].is_linear:
+            yield from _lacking_parts(part, odd_numbers)
     yield from _lacking_layers(parts, config)
 
 
@@ -103,10 +115,12 @@ def _tree(weights: Iterable[_LayerPart]) -> dict[str, _LayerPart]:
         part = parts.setdefault(weight.name, weight)
         part.layers |= weight.layers
         part.is_needed |= weight.is_needed
+        part.is_linear |= weight.is_linear
         while "#" in (name := part.name.rpartition(".")[0]):
             parent = parts.setdefault(name, _LayerPart(name))
             parent.children[part.name] = part
             parent.is_needed |= weight.is_needed
+            parent.is_linear |= weight.is_linear
             part = parent
     for part in sorted(parts.values(), key=lambda part: -part.name.count(".")):
         for child in part.children.values():
@@ -122,6 +136,8 @@ def _lacking_parts(part: _LayerPart, odd_numbers: Container[int]) -> Iterator[Lo
     odd_layers = _odd_layers(part, children, odd_numbers)
     for child in children:
         lacking_layers = part.layers - child.layers
+        if part.is_expert:
+            lacking_layers = _before_last(lacking_layers, child.layers)
         most_layers = len(child.layers) if part.is_expert else 1
         if (
             not child.is_needed
@@ -135,6 +151,20 @@ def _lacking_parts(part: _LayerPart, odd_numbers: Container[int]) -> Iterator[Lo
             yield LoadingProblem(
                 layer + end, f"the file has it of other {noun}, and not of this one", _REMEDY
             )
+
+
+def _before_last(layers: Iterable[str], others: Iterable[str]) -> set[str]:
+    """Return the experts whose numbers are at most the highest of some others.
+
+    LongCat's last experts pass their inputs on: as transformers saves them, they lack `down_proj`.
+    """
+    last = max((number for numbers in _numbers(others).values() for number in numbers), default=-1)
+    return {
+        f"{stem}{number}"
+        for stem, numbers in _numbers(layers).items()
+        for number in numbers
+        if number <= last
+    }
 
 
 def _odd_layers(
@@ -220,9 +250,11 @@ def _lacking_layers(
 
     A file may have more layers than the configuration states: those that predict further tokens.
     """
-    lists = [part for part in parts.values() if part.is_layer and part.is_needed]
+    lists = [part for part in parts.values() if part.is_layer and part.is_needed and part.is_linear]
     outermost = [part for part in lists if part.name.count("#") == 1 and _is_of_layers(part)]
     stated_count = _stated_number(config, _COUNTS) if len(outermost) == 1 else None
+    if any(count != stated_count for count in _stated_numbers(config, _COUNTS_OF_SIDES)):
+        stated_count = None
     for part in outermost:
         for stem, numbers in _numbers(part.layers).items():
             count = (
@@ -261,8 +293,13 @@ def _is_of_layers(part: _LayerPart) -> bool:
 
 def _stated_number(config: Mapping[str, Any], names: Container[str]) -> int | None:
     """Return the one number of these names that a configuration has; None if it has several."""
-    counts = [value for part in _sections(config) for name, value in part.items() if name in names]
+    counts = _stated_numbers(config, names)
     return counts[0] if len(counts) == 1 and type(counts[0]) is int else None
+
+
+def _stated_numbers(config: Mapping[str, Any], names: Container[str]) -> list[Any]:
+    """Return what a configuration, and all within it, has under these names."""
+    return [value for part in _sections(config) for name, value in part.items() if name in names]
 
 
 def _first_absent(numbers: Container[int], count: int) -> int | None:

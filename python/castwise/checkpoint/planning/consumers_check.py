@@ -52,6 +52,7 @@ def check_consumers(
     schemes: Collection[str],
     # Who is to load it; None if nobody says it, and it is written if anybody does
     consumer: str | None,
+    is_whole: bool = True,  # False for some shards of a model
 ) -> None:
     """Refuse a result that its consumer, or none of those of its recipe, would load.
 
@@ -62,7 +63,7 @@ def check_consumers(
     if architecture is None:
         return
     faults: dict[str, list[LoadingProblem]] = {}
-    checks = check_loading(architecture, config, tensors, names, files=files)
+    checks = check_loading(architecture, config, tensors, names, files=files, is_whole=is_whole)
     for name, problems in checks.items():
         lasting = [problem for problem in problems if problem.option is None]
         if consumer is None:  # castwise itself decodes an embedding, of which the plan warns

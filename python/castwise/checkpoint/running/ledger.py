@@ -244,11 +244,11 @@ def _read_shards(
             f"that one, or leave out {argument('resume')} to begin anew"
         )
     ledger, parts = Ledger(journal_name(folder)), _parts_of(files)
-    finished = set(ledger.parts()) if other_job else set()
+    finished_parts = set(ledger.parts()) if other_job else set()
     shards: dict[str, tuple[list[CastRow], Span]] = {}
     with _naming_journal(folder):
         for target in files:
-            if (part := parts[target.name]) not in finished:
+            if (part := parts[target.name]) not in finished_parts:
                 continue
             with suppress(json.JSONDecodeError):  # a page that was cut off
                 page = ledger.read(part, seal)

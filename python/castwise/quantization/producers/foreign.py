@@ -122,8 +122,11 @@ class _Siblings:
                 siblings = self._modules.get(module, ())
                 self._foreign_in[module] = tuple(self._foreign_names(siblings, module))
             near = self._foreign_in[module]
-        beneath, numbered = [*self._with_prefix(f"{weight}.")], self._numbered_in[module]
-        return (*near, *self._unknown(beneath), *numbered) if beneath or numbered else near
+        names_beneath = [*self._with_prefix(f"{weight}.")]
+        numbered_names = self._numbered_in[module]
+        if not (names_beneath or numbered_names):
+            return near
+        return (*near, *self._unknown(names_beneath), *numbered_names)
 
     def _unknown(self, names: Iterable[str]) -> tuple[str, ...]:
         """Name those that belong to no payload."""

@@ -149,8 +149,8 @@ class TranscodedWeight:
         codes = next((row for row in new_tensors if row.scheme is not None), None)
         name = (codes or new_tensors[0]).info.name
         job = WeightJob(name, partial(self._slabs, name))
-        gone = () if codes is None else self.left_out(new_tensors)
-        lost_bytes = sum(self.stored_tensors[name].nbytes for name in gone)
+        names_left_out = () if codes is None else self.left_out(new_tensors)
+        lost_bytes = sum(self.stored_tensors[name].nbytes for name in names_left_out)
         return [
             # The bytes of tensors without a place count as those of the codes.
             replace(row, job=job, info=row.info._replace(nbytes=row.info.nbytes + lost_bytes))
