@@ -812,6 +812,12 @@ KINDS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
             "part": {"encoder_layers": []},
         },
     ),
+    "a router whose first one has no scale of states before it": (
+        "ZayaForCausalLM",
+        layers_of(dict.fromkeys(range(4), ("self_attn.o_proj", "mlp.gate.down_proj")))
+        | {f"model.layers.{n}.mlp.gate.router_states_scale": np.ones(IN, BF16) for n in (1, 2, 3)},
+        {"num_hidden_layers": 4},
+    ),
     "fewer layers than a part states of another": (
         "LlamaForCausalLM",
         layers_of(dict.fromkeys(range(4), ATTENTION)),

@@ -24,8 +24,9 @@ _LEAST_OTHERS = 2
 _LEAST_LAYERS, _LEAST_WEIGHTS = 3, 4
 # The share of the stated layers that a file has, if it is not one that repeats some.
 _LEAST_SHARE = 0.75
-# Roles of which a file may lack some: transformers computes tables of positions, and counts.
-_OPTIONAL = frozenset(("buffer", "position"))
+# Roles of weights that each layer of a kind has; what else a router has may be of some layers
+# alone: ZAYA's first one has no `router_states_scale`.
+_REQUIRED = frozenset(("linear", "experts", "norm"))
 # Lists without a weight of these roles are of convolutions, each of its own kind: the third one of
 # DPT's `resize` keeps the size, and has no weight.
 _OF_MATRICES = frozenset(("linear", "experts"))
@@ -49,7 +50,7 @@ class _LayerPart:
     name: str
     layers: set[str] = field(default_factory=set)
     children: dict[str, _LayerPart] = field(default_factory=dict)
-    # True if a file must have it: the table has a row of a weight in it, not of a buffer.
+    # True if a file must have it: the table has a row of such a weight in it.
     is_needed: bool = False
     # True if it has a weight of a linear layer, or of experts.
     is_linear: bool = False
@@ -81,10 +82,11 @@ def layer_problems(
         if pattern not in weights:
             row = module.parameter
             is_shared = bool(row.tied) or row.name in shared_names
+            is_router = row.role == "router" and module.weight.endswith(WEIGHT)
             name = pattern + module.weight.removeprefix(module.name)
             weights[pattern] = _LayerPart(
                 name,
-                is_needed=not is_shared and row.role not in _OPTIONAL,
+                is_needed=not is_shared and (row.role in _REQUIRED or is_router),
                 is_linear=row.role in _OF_MATRICES,
             )
             depths[pattern] = _depth(pattern)
