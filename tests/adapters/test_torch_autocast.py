@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import real_frameworks
 from castwise.adapters.torch import GradScaler, autocast
-from torch_models import MODELS, inputs_of, made
+from torch_models import MODELS, inputs_of, made, need_model
 
 torch = real_frameworks.torch()
 nn = torch.nn
@@ -133,6 +133,7 @@ def same(left: list[Any], right: list[Any]) -> bool:
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", MODELS)
 def test_bits_of_torchs_autocast(name: str, way: Any) -> None:
+    need_model(name)
     before = dict(vars(nn.Linear))
     wanted = found(name, way, torchs)
     assert same(found(name, way, ours), wanted)
@@ -156,6 +157,7 @@ class Graphs:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_graph_of_torch_compile(name: str) -> None:
+    need_model(name)
     other = HALF if name == "lstm" else torch.float16
 
     def outcome(region: Region) -> Any:
@@ -179,6 +181,7 @@ def test_one_graph_of_torch_compile(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_two_threads_with_different_policies(name: str) -> None:
+    need_model(name)
     inputs = inputs_of(name)
     models = [made(name).eval()] * 2
     if name == "weight norm":  # whose hooks write into the module

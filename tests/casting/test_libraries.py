@@ -16,6 +16,13 @@ from library_sources import NAMES, PAIRS, library_source
 OTHERS = [library for library in CASTS if library.distributions[0] != "numpy"]
 MODULES = {"onnxruntime": ("onnxruntime", "onnx")}
 
+# The page has numkong on AVX-512, as its heading states. On AVX2 alone negative integers become 0
+# and not what is left modulo 2^64, and integers beyond float8_e5m2 NaN and not infinity.
+OTHER_ON_AVX2 = {
+    *(("numkong", source, "uint64") for source in ("int8", "int16", "int32", "int64")),
+    *(("numkong", source, "float8_e5m2") for source in ("int32", "uint32")),
+}
+
 
 def loaded(library: LibraryCast) -> LibraryCast:
     """Import a library, or skip the test."""
@@ -31,6 +38,9 @@ def loaded(library: LibraryCast) -> LibraryCast:
 def test_a_library_casts_as_the_table_says(library: LibraryCast, source: str) -> None:
     loaded(library)
     for target in (target for each, target in PAIRS if each == source):
+        row = library.distributions[0], source, target
+        if row in OTHER_ON_AVX2 and "avx512" not in castwise.cpu_levels():
+            continue
         array = library_source(source, target)
         result = library.cast(array, np.dtype(castwise.finfo(target).dtype))
         assert disagreement(library, array, result, target) is None

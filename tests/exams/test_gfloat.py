@@ -119,7 +119,8 @@ def test_numbers_are_rounded_as_by_gfloat(
         different = differing(codes_of(result, target), others, target)
         explained: dict[str, Array] = {}
         if not target.has_zero and rounding == "nearest-even":
-            fraction, exponent = np.frexp(wide)
+            with np.errstate(invalid="ignore"):  # of NaN, on AVX2
+                fraction, exponent = np.frexp(wide)
             is_down = (exponent + target.bias) % 2 == 1
             is_same = saturates & (wide > castwise.finfo(target.name).max)
             explained["ties of E8M0, gfloat"] = (fraction == 0.75) & is_down & ~is_same

@@ -26,7 +26,7 @@ class Described(Protocol):
         """Its elements along each axis."""
 
 
-@lru_cache(1 << 16)  # of one weight it is asked twenty times, in passes over all
+@lru_cache(3 << 13)  # of one weight it is asked twenty times, in passes over all
 def tail(name: str) -> str:
     """Return the last component of a name."""
     return name.rpartition("/")[2].rpartition(".")[2]
