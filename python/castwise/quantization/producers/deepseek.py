@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers.float8 import read_fp8
+from castwise.quantization.producers._float8_statements import read_fp8
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import (
     ACTIVATION,

@@ -10,16 +10,18 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from castwise.quantization.producers.autofp8 import AUTOFP8
 from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
 from castwise.quantization.producers.bitsandbytes import BITSANDBYTES
 from castwise.quantization.producers.comfy import COMFY
 from castwise.quantization.producers.compressed_tensors import COMPRESSED_TENSORS
 from castwise.quantization.producers.deepseek import DEEPSEEK, DEEPSEEK_V4
-from castwise.quantization.producers.float8 import AUTOFP8, FBGEMM, MISTRAL
+from castwise.quantization.producers.fbgemm import FBGEMM
 from castwise.quantization.producers.gguf import GGUF, block_decoder
 from castwise.quantization.producers.gpt_oss import GPT_OSS
 from castwise.quantization.producers.keras import KERAS
 from castwise.quantization.producers.layouts import Layout
+from castwise.quantization.producers.mistral import MISTRAL
 from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.names import tail
