@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -834,22 +833,18 @@ def test_layers_of_other_kinds_lack_nothing(tmp_path: Path, kind: str, consumer:
     assert checkpoint.verify_loading(folder, consumer).problems == []
 
 
-@pytest.mark.parametrize(("count", "is_whole"), [(1, True), (3, False)])
-def test_a_shard_alone_is_quantised_whatever_its_layers_lack(
-    tmp_path: Path, count: int, *, is_whole: bool
+@pytest.mark.parametrize("name", ["model", "model-00001-of-00003"])
+def test_a_model_is_quantised_whatever_its_layers_lack(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last layer of a shard goes on in the next one."""
+    """The source lacks it, too: it was pruned, or its last layer goes on in the next shard."""
     ends = dict.fromkeys(range(3), (*ATTENTION, *MLP)) | {3: (*ATTENTION, *MLP[:2])}
     folder = write(tmp_path / "model", "LlamaForCausalLM", layers_of(ends), None)
-    shard = folder / f"model-{1:05}-of-{count:05}.safetensors"
-    (folder / "model.safetensors").rename(shard)
-    quantize = partial(checkpoint.quantize_file, folder, tmp_path / "out", "fp8_channel")
-    if is_whole:
-        with pytest.raises(CheckpointError, match=r"layers\.3\.mlp\.down_proj'.* has it of other"):
-            quantize()
-    else:
-        quantize()
-        assert (tmp_path / "out" / shard.name).exists()
+    (folder / "model.safetensors").rename(folder / f"{name}.safetensors")
+    checkpoint.quantize_file(folder, tmp_path / "out", "fp8_channel", consumer="vllm")
+    assert "lacks weights, and the result will, too: 'model.layers.3.mlp.down_proj'" in caplog.text
+    (problem,) = checkpoint.verify_loading(tmp_path / "out", "vllm").problems
+    assert (problem.module, problem.is_lacking) == ("model.layers.3.mlp.down_proj", True)
 
 
 def test_vision_towers_stay_in_models_of_modelopt_for_vllm(tmp_path: Path) -> None:

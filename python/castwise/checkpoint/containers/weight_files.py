@@ -7,7 +7,7 @@ the file without that part of its name, the adapter of peft beside the model tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from castwise._options import SAFETENSORS
@@ -124,14 +124,6 @@ def series_of(stem: str) -> str | None:
     """Return what the names of all shards of a model have, None if it is not a shard's."""
     match = _SHARD.fullmatch(stem)
     return match and f"{match[1]}-of-{match[2]}"
-
-
-def lacks_shards(paths: Iterable[str]) -> bool:
-    """Return True if files are shards of one model, and by their names not all of them."""
-    stems = [path.rpartition("/")[2].rpartition(".")[0] for path in paths]
-    series = {series_of(stem) for stem in stems}
-    name = series.pop() if len(series) == 1 else None
-    return name is not None and len(stems) < int(name.rpartition("-of-")[2])
 
 
 def safetensors_name(path: str) -> str:

@@ -40,7 +40,6 @@ _EXPERT_COUNTS = frozenset(
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 )
 _MOST_DIGITS = 9  # Python reads no number of thousands of digits
-_REMEDY = "write the model anew with all its weights"
 
 
 @dataclass(slots=True)
@@ -150,9 +149,7 @@ def _lacking_parts(part: _LayerPart, odd_numbers: Container[int]) -> Iterator[Lo
         noun = "experts" if part.is_expert else "layers"
         end = _only_weight(child).removeprefix(_list_of(child.name))
         for layer in sorted(lacking_layers - odd_layers):
-            yield LoadingProblem(
-                layer + end, f"the file has it of other {noun}, and not of this one", _REMEDY
-            )
+            yield _problem(layer + end, f"the file has it of other {noun}, and not of this one")
 
 
 def _before_last(layers: Iterable[str], others: Iterable[str]) -> set[str]:
@@ -310,4 +307,10 @@ def _first_absent(numbers: Container[int], count: int) -> int | None:
 
 def _lacking_layer(layer: str, count: int) -> LoadingProblem:
     reason = f"config.json states {count}" if count else "there are others"
-    return LoadingProblem(layer, f"{reason}, and the file has no tensor of this one", _REMEDY)
+    return _problem(layer, f"{reason}, and the file has no tensor of this one")
+
+
+def _problem(name: str, reason: str) -> LoadingProblem:
+    return LoadingProblem(
+        name, reason, "write the model anew with all its weights", is_lacking=True
+    )

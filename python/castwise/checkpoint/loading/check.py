@@ -44,8 +44,6 @@ def check_loading(
     files: Mapping[str, Any] | None = None,
     # Reads a tensor by its name; None if the data are not there yet.
     read: Read | None = None,
-    # False for some shards of a model, which lack what the others have.
-    is_whole: bool = True,
 ) -> dict[str, list[LoadingProblem]]:
     """Return what keeps consumers from loading a checkpoint as it stands, by their names."""
     tensors = list(tensors)
@@ -54,7 +52,7 @@ def check_loading(
         name: View(name, architecture, config, modules, files=files, read=read)
         for name in consumers
     }
-    lacking = [*layer_problems(architecture, config, modules, unknown)] if is_whole else []
+    lacking = [*layer_problems(architecture, config, modules, unknown)]
     return {
         name: list(dict.fromkeys((*_PROBLEMS[name](view), *lacking)))
         for name, view in views.items()

@@ -17,6 +17,8 @@ class LoadingProblem:
     remedy: str
     # The option of the consumer with which it loads; None if it loads with none.
     option: str | None = None
+    # True if it lacks a weight that its other layers have, which no way of storing it causes.
+    is_lacking: bool = False
 
     def __str__(self) -> str:
         where = f"{self.module!r}: " if self.module else ""

@@ -52,9 +52,10 @@ def check_consumers(
     schemes: Collection[str],
     # Who is to load it; None if nobody says it, and it is written if anybody does
     consumer: str | None,
-    is_whole: bool = True,  # False for some shards of a model
 ) -> None:
     """Refuse a result that its consumer, or none of those of its recipe, would load.
+
+    Of weights that the model lacks, as its source does, it warns.
 
     CheckpointError: nobody loads it; the first module is named, with the remedy.
     """
@@ -63,13 +64,16 @@ def check_consumers(
     if architecture is None:
         return
     faults: dict[str, list[LoadingProblem]] = {}
-    checks = check_loading(architecture, config, tensors, names, files=files, is_whole=is_whole)
+    checks = check_loading(architecture, config, tensors, names, files=files)
     for name, problems in checks.items():
-        lasting = [problem for problem in problems if problem.option is None]
+        lasting = [row for row in problems if row.option is None and not row.is_lacking]
         if consumer is None:  # castwise itself decodes an embedding, of which the plan warns
             lasting = [row for row in lasting if not _is_table(architecture, row.module)]
         if lasting:
             faults[name] = lasting
+    problems_of_any = next(iter(checks.values()), [])
+    if lacking := [problem for problem in problems_of_any if problem.is_lacking]:
+        _LOGGER.warning("%s lacks weights, and the result will, too: %s", path, _text(lacking))
     if not faults:
         return
     if len(faults) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):

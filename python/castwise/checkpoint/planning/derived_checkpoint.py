@@ -14,7 +14,6 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.containers.statement import ComponentStatement
-from castwise.checkpoint.containers.weight_files import lacks_shards
 from castwise.checkpoint.containers.whole_models import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived
@@ -139,7 +138,6 @@ class DerivedCheckpoint:
                 recipe=self._target,
                 schemes=set(plan.schemes),
                 consumer=self._consumer,
-                is_whole=not lacks_shards(component.shards),
             )
 
     def warn(self) -> None:
