@@ -27,12 +27,12 @@ use smallvec::SmallVec;
 use options::{DecodeOptions, EncodeOptions};
 
 /// The addresses of an array's first byte and one past its last.
-type Extent = (usize, usize);
+type Addresses = (usize, usize);
 
-/// An array for the core, and its extent.
+/// An array for the core, and its addresses.
 struct Operand {
     array: core::Array,
-    extent: Extent,
+    extent: Addresses,
 }
 
 impl Operand {
@@ -97,7 +97,7 @@ fn named(argument: &str, name: &str) -> PyResult<Format> {
 }
 
 /// Checks that no written array shares memory with another.
-fn apart(written: &[Extent], read: &[Extent]) -> PyResult<()> {
+fn apart(written: &[Addresses], read: &[Addresses]) -> PyResult<()> {
     let pairs = |(index, &target)| written[..index].iter().chain(read).any(|&other| meet(target, other));
     if written.iter().enumerate().any(pairs) {
         return Err(PyValueError::new_err(
@@ -108,7 +108,7 @@ fn apart(written: &[Extent], read: &[Extent]) -> PyResult<()> {
 }
 
 /// Whether two extents have addresses in common.
-fn meet(a: Extent, b: Extent) -> bool {
+fn meet(a: Addresses, b: Addresses) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 /// A decoding, and the extents of all arrays that it reads.
 struct ReadDecoding {
     decoding: Decoding,
-    extents: Vec<Extent>,
+    extents: Vec<Addresses>,
 }
 
 impl ReadDecoding {
@@ -288,7 +288,7 @@ pub(crate) fn decode_blocks<'py>(
 pub(crate) struct BlockDecoder {
     decoder: Mutex<core::BlockDecoder>,
     parts: Vec<Part>,
-    extents: Vec<Extent>,
+    extents: Vec<Addresses>,
     /// The code map, and its values as they were read.
     map: Option<(Py<PyUntypedArray>, Vec<f32>)>,
     shape: Vec<usize>,
@@ -423,8 +423,9 @@ pub(crate) fn encode_blocks<'py>(
     let bias = target("bias", options.bias.as_ref())?;
     let (encoding, global_extent) = read_encoding(&x, &options)?;
     let targets = [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()];
-    let written: SmallVec<[Extent; 4]> = targets.into_iter().flatten().map(|target| target.extent).collect();
-    let read: SmallVec<[Extent; 2]> = [Some(x.extent), global_extent].into_iter().flatten().collect();
+    let written: SmallVec<[Addresses; 4]> =
+        targets.into_iter().flatten().map(|target| target.extent).collect();
+    let read: SmallVec<[Addresses; 2]> = [Some(x.extent), global_extent].into_iter().flatten().collect();
     apart(&written, &read)?;
     let to = Encoded { data: data.array, scale: scale.array, zero_point: get(zero_point), bias: get(bias) };
     let stored = match options.stored {
@@ -444,7 +445,7 @@ pub(crate) fn encode_blocks<'py>(
 }
 
 /// Reads an encoding of an array, and the extent of the global scale.
-fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, Option<Extent>)> {
+fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, Option<Addresses>)> {
     let scheme = Scheme::find(&options.scheme).map_err(to_python)?;
     let global_scale = options.global_scale.as_ref();
     let global_scale = global_scale.map(|array| global("global_scale", array, x)).transpose()?;
