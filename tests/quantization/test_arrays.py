@@ -538,3 +538,12 @@ def test_copies_and_pickles_decode_alike(scheme: Any, recipe: Any) -> None:
         with pytest.raises(TypeError):
             other.extras["bias"] = q.scale
     assert copy.deepcopy(q).data is not q.data
+
+
+def test_a_pickle_of_another_table_of_layouts_is_refused() -> None:
+    q = quantize(w(16, 128), "nvfp4", recipe="modelopt")
+    state = q.__getstate__()
+    index, (_, *fields) = state["layout"]
+    for row in ((index, ("nvfp5", *fields)), (99, ("nvfp4", *fields))):
+        with pytest.raises(ValueError, match="does not store nvfp4 of modelopt as the one that"):
+            copy.copy(q).__setstate__({**state, "layout": row})

@@ -129,12 +129,19 @@ class QuantizedArray(Rendered):
         # Neither a view of a mapping nor a decoder, which is made again, can be pickled; of the
         # table of layouts the row is stored, because rows are told apart by identity.
         rows = _rows_of(self.recipe)
-        row = rows.index(self.layout) if self.layout in rows else None
+        row = (rows.index(self.layout), _fields_of(self.layout)) if self.layout in rows else None
         return self.__dict__ | {"extras": dict(self.extras), "layout": row, "_ready": {}}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        row, scheme = fields["layout"], find_scheme(fields["scheme"])
-        layout = generic_layout(scheme) if row is None else _rows_of(fields["recipe"])[row]
+        layout: Layout | None = generic_layout(find_scheme(fields["scheme"]))
+        if fields["layout"] is not None:
+            (index, fields_of_row), rows = fields["layout"], _rows_of(fields["recipe"])
+            layout = rows[index] if index < len(rows) else None
+            if _fields_of(layout) != fields_of_row:
+                raise ValueError(
+                    f"this castwise does not store {fields['scheme']} of {fields['recipe']} as the "
+                    "one that pickled it; unpickle it with that one, and save its parts"
+                )
         extras = MappingProxyType(fields["extras"])
         object.__setattr__(self, "__dict__", fields | {"extras": extras, "layout": layout})
 
@@ -310,6 +317,13 @@ def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
     """Return the rows of the table of layouts that a producer has."""
     producer = known_recipe(recipe)
     return () if producer is None else producer.layouts
+
+
+def _fields_of(layout: Layout | None) -> tuple[object, ...]:
+    """Return what tells whether a row of the table is still the same one."""
+    if layout is None:
+        return ()
+    return layout.scheme, layout.payload, layout.formats, tuple(part.name for part in layout.parts)
 
 
 def dequantize(
