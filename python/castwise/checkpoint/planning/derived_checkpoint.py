@@ -11,7 +11,7 @@ from dataclasses import replace
 from castwise.arrays.dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.whole_models import ModelFiles
@@ -89,6 +89,11 @@ class DerivedCheckpoint:
 
         return [plan_tensor(info) for info in tensors]
 
+    def _plan_component(self, component: Component) -> list[Planned]:
+        shards = component.shards.values()
+        tensors = [info for shard in shards for info in shard.tensors.values()]
+        return self.decide(tensors, component.prefix)
+
     def config(self, _statement: ComponentStatement, label: str) -> Config:
         """Return the `config.json` at the path `label`, which follows the tensors."""
         prefix = label.removesuffix(CONFIG)
@@ -118,10 +123,7 @@ class DerivedCheckpoint:
         for plan, component in zip(self.plans, self.source.components, strict=True):
             if plan.statements is None:
                 continue
-            tensors = [
-                info for shard in component.shards.values() for info in shard.tensors.values()
-            ]
-            plans = self.decide(tensors, component.prefix)
+            plans = self._plan_component(component)
             infos = [
                 tensor.info._replace(format=tensor.target or tensor.info.format) for tensor in plans
             ]
@@ -151,10 +153,7 @@ class DerivedCheckpoint:
         for component in self.source.components:
             if component.prefix not in prefixes:
                 continue
-            tensors = [
-                info for shard in component.shards.values() for info in shard.tensors.values()
-            ]
-            plans = self.decide(tensors, component.prefix)
+            plans = self._plan_component(component)
             schemes = {tensor.label for tensor in plans if tensor.label}
             formats = Counter(
                 tensor.target or tensor.info.format
