@@ -83,8 +83,6 @@ def benchmark() -> str:
         (readme.FORMATS, "overflows", readme.overflows),
         (readme.QUANTISED, "schemes", readme.schemes),
         (readme.WHICH_SCHEME, "consumers", readme.consumers),
-        # What the first command prints.
-        (readme.README, "report", lambda: readme.report(text_of(readme.README))),
         (readme.README, "speed", lambda: readme.speed(benchmark())),
         (readme.README, "files", lambda: readme.files(section(readme.BENCHES, "checkpoints"))),
         (readme.PICTURE, "", readme.picture),
@@ -126,7 +124,7 @@ def test_measured_parts_are_filled_in(page: Path, part: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(text_of(readme.README).splitlines()) <= 200
+    assert len(text_of(readme.README).splitlines()) <= 120
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=page_name)

@@ -1,9 +1,9 @@
 """The generated parts of the documentation: `python tests/helpers/readme.py` writes them anew.
 
-README.md: what its own first command prints, its picture, and ten rows of the table of speed, which
-`benches/cast.py --readme` writes into benches/README.md, also as a picture. Other pages: the
-accuracy of the digits model in several formats (needs scikit-learn), and the tables of formats,
-schemes and consumers.
+README.md: ten rows of the table of speed, which `benches/cast.py --readme` writes into
+benches/README.md, also as its picture, and a sentence about files. Other pages: the picture of a
+survey, the accuracy of the digits model in several formats (needs scikit-learn), and the tables of
+formats, schemes and consumers.
 """
 
 from __future__ import annotations
@@ -79,19 +79,8 @@ def castwise_command(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
-def report(text: str) -> str:
-    """What the README's first command prints, but for paths."""
-    commands = re.findall(r"bin/castwise (\w+ \S+) (.*?)(?: && \\)?\n", text)
-    printed = []
-    with tempfile.TemporaryDirectory() as folder:
-        for command, others in commands[:2]:
-            arguments = [*command.split(), *others.replace("digits-", f"{folder}/digits-").split()]
-            printed.append(castwise_command(*arguments).replace(f"{folder}/", ""))
-    return f"```\n{''.join(printed)}```\n"
-
-
 def picture() -> str:
-    """The picture of the README: a survey of its checkpoint, in colours of its own."""
+    """The picture of a survey of the digits model, in colours of its own."""
     page = checkpoint.survey_file(DIGITS / "digits.safetensors")._repr_html_()
     drawn = re.search(r"<svg .*?</svg>", page)
     assert drawn
@@ -141,20 +130,29 @@ def speed_picture(benchmark: str) -> str:
     return (
         f'<svg viewBox="0 0 800 {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
         f"<style>{COLOURS}text{{font-size:10px}}</style>"
-        f'<text x="{left}" y="20">GB/s read and written, one thread, 65,536 elements</text>'
+        f'<text x="{left}" y="20">GB/s read and written, one thread, 65,536 elements; '
+        f"{_machine(benchmark)}</text>"
         f"{''.join(drawn)}</svg>\n"
     )
 
 
+def _machine(title: str) -> str:
+    """The name of the CPU in the line above a table."""
+    return re.split(r"[.:] ", title, maxsplit=1)[1].partition("), ")[0] + ")"
+
+
 def files(benchmark: str) -> str:
-    """One case of the table of checkpoints, as a row for each way to do it."""
-    _, *lines = benchmark.strip().splitlines()
+    """One case of the table of checkpoints, as a sentence."""
+    title, *lines = benchmark.strip().splitlines()
     cells = [line.strip("|").split("|") for line in lines if line]
     rows = [[cell.strip() for cell in row] for row in cells]
-    titles = ("1.5 GB of float32 in 22 tensors to bfloat16", "seconds (with import)", "peak")
-    table = [f"| {' | '.join(titles)} |", "| --- | --: | --: |"]
-    table += [f"| {row[2]} | {row[3]} | {row[5]} |" for row in rows if row[:2] == CASE]
-    return "\n".join(table) + "\n"
+    seconds = {row[2]: row[3].partition(" ")[0] for row in rows if row[:2] == CASE}
+    return (
+        "A file of 1.5 GB of float32 in 22 tensors becomes bfloat16 on disk in "
+        f"{seconds['castwise']} s. Reading, writing and syncing the same\nbytes takes "
+        f"{seconds['read + write + sync']} s, torch takes {seconds['torch, a tensor at a time']} s "
+        f"and transformers {seconds['transformers, save_pretrained']} s: {_machine(title)}.\n"
+    )
 
 
 def accuracy() -> str:
@@ -297,10 +295,8 @@ def consumers() -> str:
 
 def main() -> None:
     """Write all parts anew."""
-    readme = README.read_text("utf-8")
     benches = BENCHES.read_text("utf-8")
     for page, name, content in (
-        (README, "report", report(readme)),
         (README, "speed", speed(section(benches, "benchmark"))),
         (README, "files", files(section(benches, "checkpoints"))),
         (CAST, "accuracy", accuracy()),
