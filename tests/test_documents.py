@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import readme
 import release
+from castwise import quantization
 from castwise.arrays import adapter_registry
 from castwise.environment import defaults
 from processes import run_python
@@ -125,6 +126,17 @@ def test_measured_parts_are_filled_in(page: Path, part: str) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(text_of(readme.README).splitlines()) <= 120
+
+
+def test_the_readme_says_who_loads_what() -> None:
+    table = (
+        text_of(readme.README).partition("## Who reads and writes what")[2].partition("\n## ")[0]
+    )
+    rows = [line.strip("| ").split(" | ") for line in table.lower().splitlines() if "|" in line]
+    for consumer in quantization.consumers():
+        for loading in consumer.loads:
+            (row,) = (row for row in rows if re.search(rf"\b{loading.recipe}", row[0]))
+            assert consumer.name in row[-1]
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=page_name)
