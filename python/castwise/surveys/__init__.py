@@ -2,7 +2,7 @@
 
 A survey counts the elements of an array once. What a cast or a quantisation would lose is then
 predicted from its tables, for any number of formats and schemes, without the array. A log of
-gradients has a survey of every so-manieth step of a training run.
+gradients surveys one step in `every` of a training run.
 """
 
 from castwise.surveys._gradients import GradientLog, GradientSurvey

@@ -166,7 +166,7 @@ class GradientSurvey:
 
 @dataclass(slots=True, repr=False)
 class GradientLog(Rendered):
-    """Surveys of gradients, every so-manieth step of a training run.
+    """Surveys of the gradients of one step in `every` of a training run.
 
     Logs add up: those of parts of a run, and those of ranks that have a part of the gradients each.
 
