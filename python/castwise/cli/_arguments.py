@@ -112,7 +112,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--color": COLOUR_OPTION,
     "--quiet": {
         "action": "store_true",
-        "help": "no table and no progress; losses are still said",
+        "help": "no table and no progress; losses are still reported",
     },
     "--exit-zero": {
         "action": "store_true",

@@ -30,7 +30,7 @@ Codes and scales of quantised weights are not cast as if they were plain numbers
 _FINDINGS = """\
   1  it was written, but values were lost as --fail-on says: numbers became infinite or
      NaN, integers wrapped, NaN became numbers without --nan zero, or more nonzero values
-     of a tensor became zero than --max-zeros allows; each is said on standard error
+     of a tensor became zero than --max-zeros allows; each goes to standard error
 """
 _ERROR = """\
   2  an error; DST is as it was, unless the message says that it was written

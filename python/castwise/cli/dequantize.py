@@ -24,7 +24,7 @@ names of llama.cpp.
 """
 _FINDINGS = """\
   1  it was written, but values were lost as --fail-on says: they are infinite or NaN, or
-     more nonzero codes of a weight became zero than --max-zeros allows; each is said on
+     more nonzero codes of a weight became zero than --max-zeros allows; each goes to
      standard error
 """
 _ERROR = """\

@@ -22,7 +22,7 @@ need data, are not made.
 """
 _FINDINGS = """\
   1  it was written, but of a tensor more nonzero values became zero than --max-zeros
-     allows, or what else --fail-on names; each is said on standard error
+     allows, or what else --fail-on names; each goes to standard error
 """
 _ERROR = """\
   2  an error, such as a weight that is infinite; DST is as it was, unless the message

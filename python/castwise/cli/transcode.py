@@ -34,7 +34,7 @@ castwise quantize.
 """
 _FINDINGS = """\
   1  it was written, but has values that are lost as --fail-on says: whoever decodes it
-     finds them infinite, NaN, or nonzero codes that become zero; each is said on
+     finds them infinite, NaN, or nonzero codes that become zero; each goes to
      standard error
 """
 _ERROR = """\
