@@ -25,6 +25,7 @@ from castwise.checkpoint.requests._planned import (
     new_writer,
     output_options,
     plain_values,
+    plan_shards,
 )
 from castwise.checkpoint.requests.options import (
     Dequantize,
@@ -123,7 +124,7 @@ def planned_derivation(
             restates=True,
         )
         writer = new_writer(result.source, destination, output)
-        writer.plan(result.decide, options)
+        writer.plan(plan_shards(result.source, result.decide), options)
         yield PlannedConversion(
             writer,
             (str(source), str(destination), options.to_dict()),
