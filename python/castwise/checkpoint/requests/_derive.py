@@ -119,7 +119,7 @@ def planned_derivation(
         output = replace(
             output,
             limit=limit,
-            config=result.config,
+            make_config=result.config,
             files_to_add={} if is_file else result.files_to_add(),
             restates=True,
         )

@@ -114,9 +114,9 @@ def plan_shards(source: Checkpoint, decide: Decide) -> dict[str, list[Planned]]:
 
 
 def output_options(
-    request: Request, run: Run, config: Callable[[ComponentStatement, str], Config] | None
+    request: Request, run: Run, make_config: Callable[[ComponentStatement, str], Config] | None
 ) -> OutputOptions:
-    """Return how the destination is written; `config` makes config.json follow the tensors."""
+    """Return how the destination is written; `make_config` makes config.json follow the tensors."""
     limit = shard_bytes(request.max_shard_size)
     return OutputOptions(
         arguments=described_values(request),
@@ -125,7 +125,7 @@ def output_options(
         patterns=Patterns(request.include, request.exclude),
         resumable=run.keeps_shards,
         resume=run.resume,
-        config=config,
+        make_config=make_config,
     )
 
 

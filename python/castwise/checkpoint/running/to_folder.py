@@ -89,14 +89,14 @@ class ToFolder:
                 if output.restates:
                     _refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
-            if (new_config := output.config) is not None:
+            if (make_config := output.make_config) is not None:
                 statements = {
                     component.prefix + CONFIG: component.statement
                     for component in source.components
                     if component.has_config
                 }
                 self._configs = {
-                    label: new_config(statement, label)
+                    label: make_config(statement, label)
                     for label, statement in statements.items()
                     if not patterns.excludes(label)
                 }
