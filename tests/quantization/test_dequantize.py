@@ -141,6 +141,16 @@ def test_only_some_weights_beside_the_list_of_minimax(tmp_path: Path) -> None:
     assert section["modules_to_not_convert"] == ["lm_head", "b"]
 
 
+@pytest.mark.parametrize("value", [5, "lm_head", {"lm_head": 1}])
+def test_only_some_weights_beside_a_list_that_is_none(tmp_path: Path, value: object) -> None:
+    """A value of another type counts as if it were not there."""
+    model = two_weights()
+    model.config["quantization_config"]["modules_to_not_convert"] = value
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out", only="b.*")
+    section = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert section["modules_to_not_convert"] == ["b"]
+
+
 def test_only_some_weights_where_a_section_is_in_another(tmp_path: Path) -> None:
     """The outer section is the first form of compressed-tensors."""
     model = MODELS["compressed-tensors, float8 channel"]()

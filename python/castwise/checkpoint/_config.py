@@ -353,7 +353,8 @@ def with_exceptions(text: str, exceptions: Exceptions) -> str:
     def except_modules(part: dict[str, Any]) -> dict[str, Any]:
         sections = (part[key] for key in SECTIONS if isinstance(part.get(key), dict))
         for section in sections:
-            modules = section.get(exceptions.key) or section.get(_ALIAS) or []
+            lists = (section.get(key) for key in (exceptions.key, _ALIAS))
+            modules = next((value for value in lists if value and isinstance(value, list)), [])
             section[exceptions.key] = [*modules, *exceptions.modules]
         return part
 
