@@ -26,16 +26,25 @@ def parser(doc: str) -> argparse.ArgumentParser:
     return made
 
 
+def record_path(options: argparse.Namespace, facts: Facts) -> Path:
+    """The file that `--csv` names."""
+    several = "" if facts["threads"] == "1" else f"-{facts['threads']}-threads"
+    kind = f"{facts['level']}-{Path(sys.argv[0]).stem}{several}"
+    path: Path = files.default_path(facts, kind) if options.csv == Path() else options.csv
+    return path
+
+
 def carry_out(
     options: argparse.Namespace,
     row: type[Any],
-    run: Callable[[argparse.Namespace], tuple[Facts, list[Any]]],
+    run: Callable[[argparse.Namespace], tuple[Facts, Iterable[Any]]],
     line: Callable[[Any], str],
     tables: Callable[[Facts, list[Any]], Iterable[tuple[str, str]]],
 ) -> int:
     """Measure or load, then report as asked; returns the exit code.
 
     `run` prints a `line` for each row itself; `tables` gives the README's, each with its marker.
+    Rows that it yields are recorded one by one.
     """
     name = Path(sys.argv[0]).name
     try:
@@ -43,11 +52,10 @@ def carry_out(
         if options.source:
             print("\n".join(map(line, found)))
         if options.csv:
-            several = "" if facts["threads"] == "1" else f"-{facts['threads']}-threads"
-            kind = f"{facts['level']}-{Path(name).stem}{several}"
-            path = files.default_path(facts, kind) if options.csv == Path() else options.csv
-            files.write(path, facts, found)
+            path = record_path(options, facts)
+            found = [*files.written(path, facts, row, found)]
             print(f"recorded in {path}")
+        found = [*found]
         if options.readme:
             for marker, table in tables(facts, found):
                 files.replace_in(options.readme, marker, table)

@@ -12,7 +12,7 @@ import datetime
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -56,16 +56,27 @@ def default_path(environment: Mapping[str, str], kind: str) -> Path:
 def write(path: Path, environment: Mapping[str, str], rows: Iterable[Any]) -> None:
     """Write a record, creating its folder."""
     rows = list(rows)
+    for _ in written(path, environment, type(rows[0]), rows):
+        pass
+
+
+def written(
+    path: Path, environment: Mapping[str, str], cls: type[Any], rows: Iterable[Row]
+) -> Iterator[Row]:
+    """Write a record, creating its folder; yield each row when the file has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    columns = fields(cls)
     with path.open("w", newline="") as file:
         file.writelines(f"# {name}: {value}\n" for name, value in environment.items())
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(field.name for field in fields(rows[0]))
+        writer.writerow(column.name for column in columns)
         for row in rows:
             writer.writerow(
-                _text(getattr(row, field.name), field.metadata.get("digits"))
-                for field in fields(row)
+                _text(getattr(row, column.name), column.metadata.get("digits"))
+                for column in columns
             )
+            file.flush()
+            yield row
 
 
 def read(path: Path, cls: type[Row]) -> tuple[dict[str, str], list[Row]]:

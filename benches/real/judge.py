@@ -40,6 +40,9 @@ SCHEMES = (
 SHARES = (0.3, 0.36, 0.42, 0.48, 0.54)
 """Budgets, as shares of the bytes of the weights that may change in 16 bits."""
 
+LAST = (ADVICE, SHARES[-1])
+"""The choice and the share of a model's last row."""
+
 WIDE = "float16"
 ENTRIES = 1000
 """Of the parts of a weight in headers, more than they are."""
@@ -173,13 +176,20 @@ class Judge:
         return self._marks[key]
 
 
-def rows(names: list[str]) -> Iterator[Row]:
-    """Judge all models, schemes and budgets."""
+def rows(names: list[str], recorded: list[Row]) -> Iterator[Row]:
+    """Yield the recorded rows of models that were judged to the end, then judge the others."""
+    judged = {row.model for row in recorded if (row.choice, row.share) == LAST}
+    yield from (row for row in recorded if row.model in judged)
     for name, load in models.models():
         if names and name not in names:
             continue
+        model = load()
+        if model.name in judged:
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            yield from _model_rows(Judge(load(), Path(folder)))
+            for row in _model_rows(Judge(model, Path(folder))):
+                print(line(row), flush=True)
+                yield row
 
 
 def _model_rows(judge: Judge) -> Iterator[Row]:
@@ -241,16 +251,20 @@ def line(row: Row) -> str:
     )
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
-    """Judge everything, printing each row as it is done."""
+def run(options: argparse.Namespace) -> tuple[dict[str, str], Iterator[Row]]:
+    """Judge everything that the record lacks, printing each row as it is done.
+
+    ValueError: The record is of another machine, or of other versions.
+    """
     packages = ("numpy", "torch", "transformers", "onnxruntime")
     versions = {"castwise": castwise.__version__} | {name: version(name) for name in packages}
-    facts, judged = files.environment(versions, level=castwise.cpu_level(), threads="1"), []
-    names = ["silero"] if options.quick else options.models
-    for row in rows(names):
-        print(line(row), flush=True)
-        judged.append(row)
-    return facts, judged
+    facts = files.environment(versions, level=castwise.cpu_level(), threads="1")
+    recorded: list[Row] = []
+    if options.csv and (path := command.record_path(options, facts)).exists():
+        earlier, recorded = files.read(path, Row)
+        if (facts := facts | {"date": earlier["date"]}) != earlier:
+            raise ValueError(f"{path} is of another machine or other versions; name another file")
+    return facts, rows(["silero"] if options.quick else options.models, recorded)
 
 
 def tables(facts: dict[str, str], judged: list[Row]) -> Iterator[tuple[str, str]]:

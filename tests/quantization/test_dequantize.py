@@ -141,6 +141,40 @@ def test_only_some_weights_beside_the_list_of_minimax(tmp_path: Path) -> None:
     assert section["modules_to_not_convert"] == ["lm_head", "b"]
 
 
+@pytest.mark.parametrize("value", [5, "lm_head", {"lm_head": 1}])
+def test_only_some_weights_beside_a_list_that_is_none(tmp_path: Path, value: object) -> None:
+    """A value of another type counts as if it were not there."""
+    model = two_weights()
+    model.config["quantization_config"]["modules_to_not_convert"] = value
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out", only="b.*")
+    section = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert section["modules_to_not_convert"] == ["b"]
+
+
+def test_only_some_weights_where_a_section_is_in_another(tmp_path: Path) -> None:
+    """The outer section is the first form of compressed-tensors."""
+    model = MODELS["compressed-tensors, float8 channel"]()
+    for tensors in (model.tensors, model.plain):
+        tensors |= {f"b{name[1:]}": array for name, array in tensors.items()}
+    section = model.config.pop("quantization_config")
+    stated = {"compression_config": {"quantization_config": section, "sparsity_config": {}}}
+    model.config |= {
+        "text_config": stated,
+        "vision_config": {"quantization_config": None, "depth": 2},
+        **stated,
+        "last": 1,
+    }
+    out = tmp_path / "out"
+    checkpoint.dequantize_file(write(tmp_path / "model", model), out, only="b.*")
+    excepted = section | {"ignore": ["lm_head", "b"]}
+    config = json.loads((out / "config.json").read_text())
+    for part in (config, config["text_config"]):
+        assert part["compression_config"]["quantization_config"] == excepted
+    assert config["vision_config"] == model.config["vision_config"]
+    assert config["last"] == 1
+    assert_same(checkpoint.load(out)["b.weight"], model.plain["b.weight"])
+
+
 def test_only_some_weights(tmp_path: Path) -> None:
     """The others stay quantised, and the configuration says so."""
     model, out = two_weights(), tmp_path / "out"

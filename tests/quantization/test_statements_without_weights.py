@@ -69,7 +69,7 @@ def test_dequantize_removes_a_stale_statement(
     assert checkpoint.inspect(tmp_path / "cast").quantization is not None
 
     assert main(["dequantize", str(source), str(out)]) == 0
-    assert f"{method} states; that is removed" in caplog.text
+    assert f"{method} states; that is left out" in caplog.text
     found = checkpoint.load(out)
     for name, array in TENSORS.items():
         assert_same(found[name], array)
@@ -79,6 +79,41 @@ def test_dequantize_removes_a_stale_statement(
         {"text_config": {}} if "text_config" in config else {}
     )
     checkpoint.quantize_file(out, tmp_path / "quantised", "fp8_tensor")
+
+
+@pytest.mark.parametrize("case", STALE.values(), ids=STALE)
+def test_commands_that_write_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    case: tuple[dict[str, Any], Any, str],
+) -> None:
+    """They treat the model as the plain one that it is, and say what states otherwise."""
+    config, files, method = case
+    source, plain = write(tmp_path / "in", config, files), write(tmp_path / "plain", {}, {})
+    assert main(["survey", str(source), "--targets", "float16"]) == 0
+    assert f"{method} states: castwise dequantize removes that" in caplog.text
+    surveyed = checkpoint.survey_file(source, ["float16"])
+    assert surveyed.tensors == checkpoint.survey_file(plain, ["float16"]).tensors
+    capsys.readouterr()
+    assert main(["inspect", str(source)]) == 0
+    assert "no tensor is stored so" in capsys.readouterr().out
+    for command in ("diff", "verify"):
+        caplog.clear()
+        assert main([command, str(plain), str(source)]) == 0
+        assert "no weight is quantised as" in caplog.text
+        assert "removed" not in caplog.text
+    assert main(["advise", str(source), "--error", "0.1"]) == 2
+    said = capsys.readouterr().err
+    assert "no weight is quantised, and" in said
+    assert "castwise dequantize of the folder removes that" in said
+
+
+def test_survey_of_one_file_of_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is stated beside it may be of another file, so nothing is said of it."""
+    source = write(tmp_path / "in", {KEY: {"quant_method": "fp8"}}, {})
+    checkpoint.survey_file(source / "model.safetensors", ["float16"])
+    assert not caplog.records
 
 
 def test_null_states_nothing(tmp_path: Path) -> None:

@@ -349,14 +349,29 @@ _ALIAS = "ignored_layers"
 
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
     """Add modules to those that the sections of a JSON object except from the quantisation."""
-    spans = [_span(text, member) for member in _members(text) if member.is_section]
+
+    def except_modules(part: dict[str, Any]) -> dict[str, Any]:
+        sections = (part[key] for key in SECTIONS if isinstance(part.get(key), dict))
+        for section in sections:
+            lists = (section.get(key) for key in (exceptions.key, _ALIAS))
+            modules = next((value for value in lists if value and isinstance(value, list)), [])
+            section[exceptions.key] = [*modules, *exceptions.modules]
+        return part
+
+    spans = [
+        _span(text, member)
+        for member in _members(text)
+        if member.bracket == "{" and member.key in SECTIONS
+    ]
+    begin = len(text)
     for start, end in reversed(spans):
-        if (begin := text.find("{", start, end)) < 0:  # null, which states nothing
+        if end > begin:  # inside the section that was read last
             continue
-        section = json.loads(text[begin:end])
-        modules = section.get(exceptions.key) or section.get(_ALIAS) or []
-        section[exceptions.key] = [*modules, *exceptions.modules]
-        text = text[:begin] + json.dumps(section, indent=2) + text[end:]
+        begin = start
+        member = json.loads(f"{{{text[start:end]}}}", object_hook=except_modules)
+        (section,) = member.values()
+        value = text.index("{", start)
+        text = text[:value] + json.dumps(section, indent=2) + text[end:]
     return text
 
 

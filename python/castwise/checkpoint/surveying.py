@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections import Counter
@@ -23,7 +24,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.decode.options import FORMATS, checked_threads
 from castwise.checkpoint.planning.encode.encoded_weight import compare_decoded
-from castwise.checkpoint.planning.stated_quantization import quantization_of
+from castwise.checkpoint.planning.stated_quantization import quantization_of, stale_statement
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
@@ -40,7 +41,9 @@ from castwise.rendering.words import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
 from castwise.text.spelling import suggestion
-from castwise.text.wording import given
+from castwise.text.wording import function, given
+
+_LOGGER = logging.getLogger(__name__)
 
 # Rows that are read together, or a multiple: surveys of such bands add up.
 _BAND = 128
@@ -215,16 +218,23 @@ def survey_file(
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
     with open_checkpoint(path) as checkpoint:
-        quantization = quantization_of(checkpoint)
-        if quantization is not None and replace(quantization, unreadable=()) == Quantization():
+        quantization = quantization_of(checkpoint) or Quantization()
+        if replace(quantization, stated=(), unreadable=()) != Quantization():
+            raise CheckpointError(
+                f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
+                "castwise dequantize makes of it"
+            )
+        if quantization.unreadable:
             raise CheckpointError(
                 f"{path} cannot be surveyed: what may state how it is stored cannot be read: "
                 f"{quantization.unreadable[0]}"
             )
-        if quantization is not None:
-            raise CheckpointError(
-                f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
-                "castwise dequantize makes of it"
+        if (stale := stale_statement(checkpoint, quantization)) is not None:
+            _LOGGER.warning(
+                "%s: no weight is quantised as %s states: %s removes that",
+                path,
+                stale,
+                function("dequantize"),
             )
         tensors = {
             name: info

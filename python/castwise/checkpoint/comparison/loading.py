@@ -170,12 +170,12 @@ def _check(
     statement = component.statement
     tensors, pairs, configs = statement.tensors, statement.metadata, statement.configs
     place = component.place if source.is_folder else str(source.path)
-    models = {
+    formats = {
         model_format(source.suffix_of(reader))
         for reader in component.shards.values()
         if isinstance(reader, WholeModelReader)
     }
-    model = next(iter(models), None)
+    file_format = next(iter(formats), None)
     form = consumer_named(consumer).form  # of one file, for a consumer that reads no folder
     form_wanted = model_format(f".{form}")
     architectures: list[str] = []
@@ -185,14 +185,14 @@ def _check(
     config = configs.get(CONFIG)
     if statement.unreadable:
         problems = [LoadingProblem("", statement.unreadable[0], "correct it")]
-    elif form_wanted is not None and model is form_wanted:
-        architectures = [pairs.get("general.architecture", f"a {model.label} file")]
-        problems = check_file(model, tensors, pairs)
+    elif form_wanted is not None and file_format is form_wanted:
+        architectures = [pairs.get("general.architecture", f"a {form_wanted.label} file")]
+        problems = check_file(form_wanted, tensors, pairs)
     elif form_wanted is not None:
         remedy = f"transcode it (castwise transcode --to {form})"
         problems = [LoadingProblem("", f"{consumer} reads {form_wanted.label} files alone", remedy)]
-    elif model is not None:
-        unknown = f"castwise checks {model.label} files for {LLAMA_CPP} alone"
+    elif file_format is not None:
+        unknown = f"castwise checks {file_format.label} files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
     elif "_class_name" in config and not config.get("architectures"):
@@ -200,28 +200,29 @@ def _check(
             f"it is a model of diffusers ({shorten(str(config['_class_name']), _LETTERS)}), and "
             "castwise has no rules of how it loads"
         )
-    elif (architecture := component_model(component, parameters).architecture) is None:
+    elif (model := component_model(component, parameters)).architecture is None:
         unknown = (
             f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "
             "not checked"
         )
-    elif len(names := unknown_tensors(architecture, config, tensors)) == len(tensors):
+    elif len(names := unknown_tensors(model, tensors)) == len(tensors):
         unknown = (
-            f"{CONFIG} states {architecture.name}, and no tensor has a name of that: "
+            f"{CONFIG} states {model.architecture.name}, and no tensor has a name of that: "
             f"whether {consumer} loads it is not checked; correct it, or say what they are "
             f"({argument('architecture')})"
         )
     else:
         stored_tensors = StoredTensors(component.shards)
-        architectures = [architecture.name]
+        architectures = [model.architecture.name]
         known_count -= len(names)
         if names:
             unknown = (
-                f"castwise does not know {counted(len(names), 'tensor')} of {architecture.name} "
-                f"({names[0]!r} first): whether {consumer} loads them is not checked"
+                f"castwise does not know {counted(len(names), 'tensor')} of "
+                f"{model.architecture.name} ({names[0]!r} first): "
+                f"whether {consumer} loads them is not checked"
             )
         problems = check_loading(
-            architecture,
+            model,
             config,
             tensors,
             [consumer],

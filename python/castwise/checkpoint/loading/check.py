@@ -13,11 +13,10 @@ from castwise.checkpoint.loading._modules import modules_of
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
 from castwise.checkpoint.loading._view import Read, View
 from castwise.checkpoint.loading.problem import LoadingProblem
-from castwise.models.model import Model
 
 if TYPE_CHECKING:
     from castwise.checkpoint.containers.whole_models import ModelFormat
-    from castwise.models.architecture import Architecture
+    from castwise.models.model import Model
 
 LLAMA_CPP = "llama.cpp"
 _PROBLEMS = {
@@ -31,8 +30,8 @@ CHECKED = ("transformers", "vllm", "sglang", LLAMA_CPP, "mlx-lm")
 
 
 def check_loading(
-    # What the tensors of the model are.
-    architecture: Architecture,
+    # What the tensors are, by an architecture that is known.
+    model: Model,
     # The parsed `config.json`.
     config: Mapping[str, Any],
     # All tensors of the model.
@@ -46,8 +45,9 @@ def check_loading(
     read: Read | None = None,
 ) -> dict[str, list[LoadingProblem]]:
     """Return what keeps consumers from loading a checkpoint as it stands, by their names."""
-    tensors = list(tensors)
-    modules, unknown = modules_of(_model(architecture, config, tensors), tensors)
+    architecture = model.architecture
+    assert architecture is not None, "of a known model"  # noqa: S101
+    modules, unknown = modules_of(model, tensors)
     views = {
         name: View(name, architecture, config, modules, files=files, read=read)
         for name in consumers
@@ -59,18 +59,9 @@ def check_loading(
     }
 
 
-def unknown_tensors(
-    architecture: Architecture, config: Mapping[str, Any], tensors: Iterable[TensorInfo]
-) -> list[str]:
-    """Return the names of tensors that an architecture has no row of."""
-    tensors = list(tensors)
-    return modules_of(_model(architecture, config, tensors), tensors)[1]
-
-
-def _model(
-    architecture: Architecture, config: Mapping[str, Any], tensors: Iterable[TensorInfo]
-) -> Model:
-    return Model(config, {info.name: info.shape for info in tensors}, architecture)
+def unknown_tensors(model: Model, tensors: Iterable[TensorInfo]) -> list[str]:
+    """Return the names of tensors that the architecture of a model has no row of."""
+    return modules_of(model, tensors)[1]
 
 
 def check_file(

@@ -19,6 +19,7 @@ from castwise.checkpoint.loading.check import (
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Architecture, normalize_name
+from castwise.models.model import Model
 from castwise.quantization import consumers
 from castwise.text.wording import argument
 
@@ -64,7 +65,8 @@ def check_consumers(
     if architecture is None:
         return
     faults: dict[str, list[LoadingProblem]] = {}
-    checks = check_loading(architecture, config, tensors, names, files=files)
+    model = Model(config, {info.name: info.shape for info in tensors}, architecture)
+    checks = check_loading(model, config, tensors, names, files=files)
     for name, problems in checks.items():
         lasting = [row for row in problems if row.option is None and not row.is_lacking]
         if consumer is None:  # castwise itself decodes an embedding, of which the plan warns

@@ -25,6 +25,7 @@ from castwise.checkpoint.requests._planned import (
     new_writer,
     output_options,
     plain_values,
+    plan_shards,
 )
 from castwise.checkpoint.requests.options import (
     Dequantize,
@@ -118,12 +119,12 @@ def planned_derivation(
         output = replace(
             output,
             limit=limit,
-            config=result.config,
+            make_config=result.config,
             files_to_add={} if is_file else result.files_to_add(),
             restates=True,
         )
         writer = new_writer(result.source, destination, output)
-        writer.plan(result.decide, options)
+        writer.plan(plan_shards(result.source, result.decide), options)
         yield PlannedConversion(
             writer,
             (str(source), str(destination), options.to_dict()),

@@ -12,10 +12,12 @@ from typing import Any
 
 from castwise._core import finfo
 from castwise.checkpoint._config import Config
+from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
+from castwise.checkpoint.plan import Decide
 from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
 from castwise.checkpoint.results.preview import CastPlan
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
@@ -72,7 +74,7 @@ class PlannedConversion:
 
     def meter(self, run: Run) -> ProgressMeter:
         """Return what tells the listener of a run how far it is."""
-        nbytes = sum(tensor.info.nbytes for tensor in self.writer.all_plans)
+        nbytes = sum(plan.info.nbytes for target in self.writer.files for plan in target.plans)
         return ProgressMeter(nbytes, run.progress)
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
@@ -102,10 +104,19 @@ def new_writer(source: Checkpoint, destination: Path, output: OutputOptions) -> 
     return (ToFile if is_file else ToFolder)(source, destination, output)
 
 
+def plan_shards(source: Checkpoint, decide: Decide) -> dict[str, list[Planned]]:
+    """Decide what becomes of the tensors of each shard, from headers alone."""
+    return {
+        path: decide(reader.tensors.values(), component.prefix)
+        for component in source.components
+        for path, reader in component.shards.items()
+    }
+
+
 def output_options(
-    request: Request, run: Run, config: Callable[[ComponentStatement, str], Config] | None
+    request: Request, run: Run, make_config: Callable[[ComponentStatement, str], Config] | None
 ) -> OutputOptions:
-    """Return how the destination is written; `config` makes config.json follow the tensors."""
+    """Return how the destination is written; `make_config` makes config.json follow the tensors."""
     limit = shard_bytes(request.max_shard_size)
     return OutputOptions(
         arguments=described_values(request),
@@ -114,7 +125,7 @@ def output_options(
         patterns=Patterns(request.include, request.exclude),
         resumable=run.keeps_shards,
         resume=run.resume,
-        config=config,
+        make_config=make_config,
     )
 
 

@@ -23,7 +23,12 @@ from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, wa
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
 from castwise.checkpoint.planning.stated_quantization import refuse_changes
-from castwise.checkpoint.requests._planned import PlannedConversion, new_writer, output_options
+from castwise.checkpoint.requests._planned import (
+    PlannedConversion,
+    new_writer,
+    output_options,
+    plan_shards,
+)
 from castwise.checkpoint.requests.options import Cast, Run
 from castwise.checkpoint.running.ledger import resumed_options
 from castwise.dtype_policies import DTypePolicy
@@ -61,24 +66,26 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
         if run.resume:  # of a folder, or it would have been refused
             folder = resumable_folder(destination)
             options = resumed_options(folder, options, is_drawn=request.seed is None)
-        writer.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix), options)
-        for tensor in writer.all_plans:
+        plans = plan_shards(checkpoint, lambda tensors, prefix: plan(tensors, dtypes, prefix))
+        writer.plan(plans, options)
+        all_plans = [tensor for tensors in plans.values() for tensor in tensors]
+        for tensor in all_plans:
             if tensor.is_cast:
                 options.for_tensor(tensor.info.name, tensor.info.format, tensor.target)
         if model is not None and isinstance(request.dtype_map, str):
-            used = {tensor.pattern for tensor in writer.all_plans}
+            used = {tensor.pattern for tensor in all_plans}
             warn_of_other_models(request.dtype_map, used, model.unknown_types)
         if not request.raw:
-            refuse_changes(checkpoint, writer.plans, partial(_decode_refusal, checkpoint))
+            refuse_changes(checkpoint, plans, partial(_decode_refusal, checkpoint))
         if not request.as_bytes:
             for target in writer.files:
                 target.check_codes()
         yield PlannedConversion(
             writer,
             (str(source), str(destination), options.to_dict()),
-            unused_patterns(writer.all_plans, dtypes),
+            unused_patterns(all_plans, dtypes),
             request.action,
-            () if model is None else model.count_kept(writer.plans, dtypes),
+            () if model is None else model.count_kept(plans, dtypes),
         )
 
 

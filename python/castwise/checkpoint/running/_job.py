@@ -17,12 +17,12 @@ from typing import Any
 
 from castwise._core import __version__
 from castwise.checkpoint._errors import join_names
-from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.statement import MAX_CONFIG_BYTES
 from castwise.checkpoint.files.source_files import open_file, read_file
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.running._output_files import OutputFile
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.text.wording import argument
 
@@ -43,14 +43,15 @@ _NANOSECONDS = 1_000_000_000
 def job_of(
     sources: Mapping[str, Reader],
     options: CastOptions,
-    plans_of_shards: Mapping[str, Sequence[Planned]],
+    targets: Sequence[OutputFile],
     arguments: Mapping[str, Any],
 ) -> Job:
     """Return all that decides the result; `arguments` are plain values by name."""
     plans = [
-        [shard, plan.info.name, plan.info.stored, plan.info.shape, plan.info.format, plan.target]
-        for shard, plans in plans_of_shards.items()
-        for plan in plans
+        [target.name, info.name, info.stored, info.shape, info.format, plan.target]
+        for target in targets
+        for plan in target.plans
+        for info in [plan.info]
     ]
     job = {
         ARGUMENTS: dict(arguments),

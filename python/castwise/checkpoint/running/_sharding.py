@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from castwise._options import SAFETENSORS
@@ -59,7 +59,7 @@ def one_file(
     options: CastOptions,
 ) -> OutputFile:
     """Make one file of all shards."""
-    _check_distinct(plans_of_shards)
+    _check_distinct(shards, plans_of_shards)
     sources = [(reader, plans_of_shards[shard]) for shard, reader in shards.items()]
     return OutputFile(name, sources, _metadata(shards), options)
 
@@ -126,11 +126,11 @@ def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
     return ("model" if is_file else stem), ""
 
 
-def _check_distinct(plans_of_shards: Mapping[str, list[Planned]]) -> None:
+def _check_distinct(shards: Collection[str], plans_of_shards: Mapping[str, list[Planned]]) -> None:
     """CheckpointError if two shards have a tensor of the same name."""
     homes: dict[str, str] = {}
-    for shard, plans in plans_of_shards.items() if len(plans_of_shards) > 1 else ():
-        for name in (plan.info.name for plan in plans):
+    for shard in shards if len(shards) > 1 else ():
+        for name in (plan.info.name for plan in plans_of_shards[shard]):
             if name in homes:
                 raise CheckpointError(
                     f"tensor {name!r} is in {homes[name]} and in {shard}, which cannot become one "

@@ -26,8 +26,8 @@ class OutputOptions:
     # Whether complete shards stay if it is interrupted, and whether it goes on with such.
     resumable: bool
     resume: bool
-    # What makes config.json follow the tensors; None to leave it as it is.
-    config: Callable[[ComponentStatement, str], Config] | None
+    # Makes the config.json of a component, which follows the tensors; None to leave it as it is.
+    make_config: Callable[[ComponentStatement, str], Config] | None
     # Files to add, with their texts, by their paths in the folder.
     files_to_add: Mapping[str, str] = field(default_factory=dict)
     # Whether config.json will state otherwise how weights are stored.

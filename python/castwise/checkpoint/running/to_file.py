@@ -22,7 +22,7 @@ from castwise.checkpoint.containers.registry import WHOLE_MODELS, model_format
 from castwise.checkpoint.files.free_space import Room, check_room
 from castwise.checkpoint.files.paths import is_same, real_path
 from castwise.checkpoint.files.replacing import check_absent, check_place, put_file, replacing_file
-from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._job import Job, job_of
@@ -48,6 +48,7 @@ class ToFile:
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
         self._source = source
+        self.sources = source.shards  # the files that are read, by path
         self._destination = destination
         self._output = output
         self.judge: Judge = judge_nothing
@@ -85,21 +86,13 @@ class ToFile:
         else:
             refuse_patterns(source.path, output.patterns)
             (self._component,), self._folder = source.components, None
-        for reader in self._component.shards.values():
+        for reader in self.sources.values():
             check_container(reader, source.suffix_of(reader), destination)
-        self.plans: dict[str, list[Planned]] = {}
-        self.all_plans: list[Planned] = []
 
-    def plan(self, decide: Decide, options: CastOptions) -> None:
-        """Decide what becomes of every tensor, from headers alone."""
+    def plan(self, plans_of_shards: Mapping[str, list[Planned]], options: CastOptions) -> None:
+        """Take what becomes of the tensors of each shard, by path."""
         self.options = options
-        component = self._component
-        self.plans = {
-            shard: decide(reader.tensors.values(), component.prefix)
-            for shard, reader in component.shards.items()
-        }
-        self._target = one_file(self._destination.name, component.shards, self.plans, options)
-        self.all_plans = self._target.plans
+        self._target = one_file(self._destination.name, self.sources, plans_of_shards, options)
         if (limit := self._output.limit) is not None and (
             nbytes := least_nbytes(self._target.plans)
         ) > limit:
@@ -112,8 +105,7 @@ class ToFile:
     @property
     def is_in_place(self) -> bool:
         """True if the file takes the place of what is read."""
-        shards = self._component.shards.values()
-        return any(is_same(reader.path, self._destination) for reader in shards)
+        return any(is_same(reader.path, self._destination) for reader in self.sources.values())
 
     @property
     def files(self) -> list[OutputFile]:
@@ -121,15 +113,9 @@ class ToFile:
         return [self._target]
 
     @property
-    def sources(self) -> Mapping[str, Reader]:
-        """The files that are read, by path."""
-        return self._component.shards
-
-    @property
     def job(self) -> Job:
         """All that decides the result."""
-        plans = {self._target.name: self.all_plans}
-        return job_of(self.sources, self.options, plans, self._output.arguments)
+        return job_of(self.sources, self.options, self.files, self._output.arguments)
 
     def other_states(self) -> dict[str, list[Any]]:
         """Return nothing, as no file is copied."""
@@ -204,7 +190,7 @@ class ToFile:
         """List the files of a folder that the one file does not have."""
         if self._folder is None:
             return []
-        names = {self._component.index_name, *self._component.shards, *self._consumed_paths}
+        names = {self._component.index_name, *self.sources, *self._consumed_paths}
         return sorted({path.name for path in entries(self._folder)} - names)
 
     def _tell_others(self, names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +15,6 @@ from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
-from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.weight_files import INDEX_SUFFIX, is_safetensors
 from castwise.checkpoint.files.free_space import Room, check_room
 from castwise.checkpoint.files.paths import is_same, real_path
@@ -29,7 +28,7 @@ from castwise.checkpoint.files.replacing import (
     sync_file,
     sync_folder,
 )
-from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._job import Job, job_of
@@ -63,6 +62,7 @@ class ToFolder:
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
         self._source = source.path
+        self.sources = source.shards  # the files that are read, by path
         self._destination = destination
         self._output = output
         patterns = output.patterns
@@ -89,14 +89,14 @@ class ToFolder:
                 if output.restates:
                     _refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
-            if (new_config := output.config) is not None:
+            if (make_config := output.make_config) is not None:
                 statements = {
                     component.prefix + CONFIG: component.statement
                     for component in source.components
                     if component.has_config
                 }
                 self._configs = {
-                    label: new_config(statement, label)
+                    label: make_config(statement, label)
                     for label, statement in statements.items()
                     if not patterns.excludes(label)
                 }
@@ -105,28 +105,18 @@ class ToFolder:
         for reader in self.sources.values():
             check_container(reader, source.suffix_of(reader), destination / "model.safetensors")
         self._copies: set[str] = set()
-        self.plans: dict[str, list[Planned]] = {}
-        self.all_plans: list[Planned] = []
         self._check_destination()
 
-    def plan(self, decide: Decide, options: CastOptions) -> None:
-        """Decide what becomes of every tensor, and in which file, from headers alone."""
+    def plan(self, plans_of_shards: Mapping[str, list[Planned]], options: CastOptions) -> None:
+        """Take what becomes of the tensors of each shard, by path; decide in which files."""
         self.options = options
-        self._targets: list[OutputComponent] = []
-        for component in self._components:
-            plans = {
-                shard: decide(reader.tensors.values(), component.prefix)
-                for shard, reader in component.shards.items()
-            }
-            self.plans |= plans
-            self.all_plans += [tensor for shard in plans.values() for tensor in shard]
-            if self._output.limit is None:
-                self._targets.append(same_files(component, plans, options))
-            else:
-                is_file = self._other_files is None
-                self._targets.append(
-                    divide(component, plans, options, self._output.limit, is_file=is_file)
-                )
+        limit, is_file = self._output.limit, self._other_files is None
+        self._targets = [
+            same_files(component, plans_of_shards, options)
+            if limit is None
+            else divide(component, plans_of_shards, options, limit, is_file=is_file)
+            for component in self._components
+        ]
 
     def preview(self) -> list[CastRow]:
         """Return the rows as they will be; refuse what cannot be written."""
@@ -277,22 +267,9 @@ class ToFolder:
         return [target for component in self._targets for target in component.targets]
 
     @property
-    def _plans(self) -> dict[str, list[Planned]]:
-        return {target.name: target.plans for target in self.files}
-
-    @property
     def job(self) -> Job:
         """All that decides the result."""
-        return job_of(self.sources, self.options, self._plans, self._output.arguments)
-
-    @property
-    def sources(self) -> dict[str, Reader]:
-        """The files that are read, by path."""
-        return {
-            path: shard
-            for component in self._components
-            for path, shard in component.shards.items()
-        }
+        return job_of(self.sources, self.options, self.files, self._output.arguments)
 
     def _check_room(self, shards_done: Container[str]) -> Room:
         """Check the room for what is not done yet."""

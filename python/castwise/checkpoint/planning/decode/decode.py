@@ -145,7 +145,7 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     stale, warnings = stale_statement(source, quantization), []
     if stale is not None:
         warnings.append(
-            f"no weight is quantised as {stale} states; that is removed, and tensors stay as they "
+            f"no weight is quantised as {stale} states; that is left out, and tensors stay as they "
             "are"
         )
     if followers:

@@ -376,8 +376,8 @@ def _reason(model: Model, encode: Encode, name: str) -> str | None:
 class _Chooser:
     """Decides of single tensors whether they are quantised, and refuses what cannot be."""
 
-    facts: SourceComponent  # the component, and what its tensors are
-    model: Model
+    facts: SourceComponent  # the component
+    model: Model  # what its tensors are
     encode: Encode  # what is asked for
     encodings: Mapping[str, Encoding]  # how its schemes are stored
 

@@ -44,7 +44,7 @@ class Reciprocal:
     lock: Lock = field(default_factory=Lock)
 
     @property
-    def names(self) -> list[str]:
+    def sources(self) -> list[str]:
         """The stored tensors that are read for it."""
         return self.scales
 
@@ -119,14 +119,14 @@ class Power:
 
     divides: bool  # the global scale divides
     plans: dict[str, Decoding] = field(default_factory=dict)  # how each of them is read, by name
-    names: list[str] = field(default_factory=list)  # the stored tensors that are read for it
+    sources: list[str] = field(default_factory=list)  # the stored tensors that are read for it
     exponent: int | None = None  # the exponent that it has if it multiplies
     lock: Lock = field(default_factory=Lock)
 
     def add(self, weight: QuantizedWeight, plan: Decoding) -> None:
         """Let another weight share it."""
         self.plans[weight.payload] = plan
-        self.names += [weight.payload, *weight.parts]
+        self.sources += [weight.payload, *weight.parts]
 
     def power(self) -> int:
         """Find its exponent, the first time, from all scales of blocks that have values."""

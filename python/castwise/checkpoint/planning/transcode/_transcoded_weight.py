@@ -125,7 +125,7 @@ class TranscodedWeight:
         """List the tensors that it becomes and that are not there as they are."""
         form = self.form
         assert form is not None, "by `becomes`"  # noqa: S101
-        self._maker = SlabMaker(self.weight, self.plan, form, self.level, self._warn)
+        self._slab_maker = SlabMaker(self.weight, self.plan, form, self.level, self._warn)
         stored_form = None if self.plan.whole is None else views_of(self.plan.whole)
         same = set() if stored_form is None else same_parts(stored_form, form)
         layout, payload = form.layout, self.weight.payload
@@ -163,10 +163,10 @@ class TranscodedWeight:
         self, payload: str, names: Collection[str], _format: str | None
     ) -> Iterator[WeightSlab]:
         """List the slabs that make some of its tensors."""
-        yield from self._maker.slabs(names)
+        yield from self._slab_maker.slabs(names)
         for name in self._single_slabs.keys() & names:
             yield from WeightJob.of_one(name, self._single_slabs[name]).slabs([name], None)
-        if payload in names and self._maker.keys.get(payload) != DATA:
+        if payload in names and self._slab_maker.keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
 
     def left_out(self, tensors: Sequence[DerivedTensor]) -> set[str]:
@@ -212,10 +212,10 @@ class TranscodedWeight:
         shape = form.zero_shape if shape is None else shape
         if is_same and format_name == self.stored_tensors[home].format:
             return self._copy(home, name, shape)
-        self._maker.keys[name] = key
+        self._slab_maker.keys[name] = key
         sources = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
-            sources = self.level.names
+            sources = self.level.sources
         return self._describe(
             home, name, format_name, shape, sources=sources, slabs=None, is_payload=key == DATA
         )
@@ -282,7 +282,7 @@ class TranscodedWeight:
     def _global(self, stored_name: str | None, name: str, form: Views) -> DerivedTensor | None:
         if self.level is not None:
             home, level = stored_name or self.weight.payload, self.level
-            return self._scalar(home, name, level.value, level.names, form)
+            return self._scalar(home, name, level.value, level.sources, form)
         return (
             None if stored_name is None else self._copy(stored_name, name, _shape_of_scalars(form))
         )
