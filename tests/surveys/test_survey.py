@@ -123,6 +123,15 @@ def test_every_layout(x: Array) -> None:
     check(x)
 
 
+@pytest.mark.parametrize("columns", [1, 24, 25, 128, 130, 500, 513, 1100])
+@pytest.mark.parametrize("rare", [0.0, np.nan, np.inf, 1e-40, 2.0**-80, 0.999999])
+def test_float32_is_surveyed_as_float64_of_the_same_values(columns: int, rare: float) -> None:
+    x = RNG.standard_normal((30, columns), dtype=np.float32)
+    x[RNG.random(x.shape) < 1 / 300] = rare
+    x[::7, -1] = rare
+    assert castwise.survey(x) == castwise.survey(x.astype(np.float64))
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
 def test_empty_arrays(shape: tuple[int, ...]) -> None:
     survey = castwise.survey(np.zeros(shape, np.float32))

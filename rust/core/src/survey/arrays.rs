@@ -6,14 +6,19 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::outcome::{Blocks, Cell, SQUARE_BITS, Survey};
-use super::piece::{AddPiece, Others, PIECE, Piece, STRIP, Tables};
+use super::piece::{AddPiece, Magnitude, Others, PIECE, Piece, STRIP, Tables};
 use super::tables::{LOWEST, MOST_ELEMENTS, PackedTable, RowBinades};
+use crate::codec::pivot::Binary32;
 use crate::cpu::Level;
 use crate::exec::operand::Operand;
 use crate::exec::pass::{Pass, Positions};
+use crate::format::{Format, Kind};
+use crate::kernels::request::pivot_format;
+use crate::kernels::stages::stage::{Span, Stage};
 use crate::layout::transfer::Gaps;
 use crate::layout::{OPERANDS, Run, SOURCE};
 use crate::plan::operands::Source;
+use crate::report::tile_statistics::reader;
 use crate::report::values::Values;
 use crate::simd::{Vector, with_vectors};
 
@@ -32,11 +37,44 @@ const BYTES_OF_COPY: usize = 8;
 pub(super) struct SurveyedArray {
     level: Level,
     values: Values,
+    /// Of a float format whose values are all float32.
+    singles: Option<Singles>,
     operand: Operand,
     /// Lengths and strides of the axes before rows.
     stack: SmallVec<[(usize, isize); 4]>,
     rows: (usize, isize),
     columns: (usize, isize),
+}
+
+/// Reads values as float32.
+enum Singles {
+    Same,
+    Decoded(Box<dyn Stage>),
+}
+
+impl Singles {
+    fn new(format: Format, level: Level) -> Option<Self> {
+        let is_narrow = matches!(format.kind(), Kind::Float(_)) && format.item_size() <= size_of::<f32>();
+        match is_narrow.then(|| reader(format, level))? {
+            Some(stage) => Some(Self::Decoded(stage)),
+            None => (pivot_format::<Binary32>() == Some(format)).then_some(Self::Same),
+        }
+    }
+
+    /// # Safety
+    /// `codes` is valid for as many elements as the slice is long.
+    unsafe fn read(&self, level: Level, codes: *const u8, values: &mut [f32]) {
+        let target = values.as_mut_ptr().cast::<u8>();
+        match self {
+            // SAFETY: the caller's promise; the values are ours.
+            Self::Same => unsafe { codes.copy_to_nonoverlapping(target, size_of_val(values)) },
+            Self::Decoded(stage) => {
+                let span = Span { source: codes, target, count: values.len(), ..Span::EMPTY };
+                // SAFETY: the caller's promise; the values are ours.
+                unsafe { stage.run(level, span) };
+            }
+        }
+    }
 }
 
 /// A band of rows, and a part of its columns.
@@ -61,7 +99,8 @@ impl SurveyedArray {
             swapped: source.swapped,
             direct: !source.swapped && (columns.1 == size as isize || columns.0 <= 1),
         };
-        Self { level, values: Values::new(source.format), operand, stack, rows, columns }
+        let values = Values::new(source.format);
+        Self { level, values, singles: Singles::new(source.format, level), operand, stack, rows, columns }
     }
 
     fn bands(&self) -> usize {
@@ -95,6 +134,14 @@ impl SurveyedArray {
         offset
     }
 
+    /// Adds a piece; returns where what is added ends.
+    fn add_piece<M: Magnitude>(&self, mut piece: Piece<'_, M>) -> usize {
+        // SAFETY: the vectors are there, and the kernel has no other requirements.
+        let done =
+            unsafe { with_vectors!(self.level, vectors => vectors.run(AddPiece::<M, true>(&mut piece))) };
+        done.unwrap_or_else(|| Level::PORTABLE.run(AddPiece::<M, false>(&mut piece)))
+    }
+
     /// Surveys a part of a band.
     ///
     /// # Safety
@@ -104,7 +151,7 @@ impl SurveyedArray {
         let rows = BAND.min(self.rows.0 - first_row);
         let columns = position.part * PART..self.columns.0.min((position.part + 1) * PART);
         let matrix = self.matrix_offset(position.matrix);
-        let Buffers { room, values, rests, tables, band } = buffers;
+        let Buffers { room, singles, values, rests, tables, band } = buffers;
         let mut smallest = f64::INFINITY.to_bits();
         for start in columns.clone().step_by(PIECE) {
             let count = PIECE.min(columns.end - start);
@@ -112,21 +159,30 @@ impl SurveyedArray {
             for (number, row) in (0..).zip(&mut band[..rows]) {
                 let offset = first + number * self.rows.1;
                 let run = Run::row([offset; OPERANDS], [self.columns.1; OPERANDS], count);
-                let values = &mut values[..count];
                 // SAFETY: the caller's promise; the room has 8 bytes for each element of a piece, which is the most of a
                 // real format.
-                unsafe {
-                    let codes = self.operand.read(self.level, Gaps::Leave, &[run], room.as_mut_ptr().cast());
-                    self.values.read(self.level, codes, values, &mut rests[..count]);
+                let codes =
+                    unsafe { self.operand.read(self.level, Gaps::Leave, &[run], room.as_mut_ptr().cast()) };
+                let mut others = Others::default();
+                let mut done = 0;
+                if let Some(reader) = self.singles.as_ref().filter(|_| survey.few.are_too_many()) {
+                    // SAFETY: the codes are readable.
+                    unsafe { reader.read(self.level, codes, &mut singles[..count]) };
+                    let (range, smallest, others) = (0..count, &mut smallest, &mut others);
+                    let values = &mut *singles;
+                    done = self.add_piece(Piece::<u32> { values, range, tables, row, smallest, others });
                 }
-                survey.few.add_values(values);
-                let mut piece = Piece { values, tables, row, smallest: &mut smallest };
-                // SAFETY: the vectors are there, and the kernel has no other requirements.
-                let others = unsafe {
-                    with_vectors!(self.level, vectors => vectors.run(AddPiece::<true>(&mut piece)))
-                };
-                let others = others.unwrap_or_else(|| Level::PORTABLE.run(AddPiece::<false>(&mut piece)));
-                add_others(&others, values, survey);
+                if done < count {
+                    let (rest, rests) = (&mut values[done..count], &mut rests[done..count]);
+                    // SAFETY: those of the codes that are not added.
+                    unsafe {
+                        self.values.read(self.level, codes.add(done * self.operand.size), rest, rests);
+                    }
+                    survey.few.add_values(&values[done..count]);
+                    let (range, smallest, left) = (done..count, &mut smallest, &mut others);
+                    self.add_piece(Piece::<u64> { values, range, tables, row, smallest, others: left });
+                    add_others(&others, &values[done..count], survey);
+                }
             }
             for (square, first) in tables.squares.iter_mut().zip((0..count).step_by(STRIP)) {
                 survey.include(f64::from_bits(square.maximum));
@@ -176,6 +232,7 @@ fn add_subnormal(magnitude: f64, survey: &mut Survey) {
 /// The buffers of a thread; tables are empty between calls of [`Pass::process`].
 pub(super) struct Buffers {
     room: [u64; PIECE],
+    singles: [f32; PIECE],
     values: [f64; PIECE],
     /// What float64 does not hold of integers, which is not looked at.
     rests: [f64; PIECE],
@@ -187,6 +244,7 @@ impl Default for Buffers {
     fn default() -> Self {
         Self {
             room: [0; PIECE],
+            singles: [0.0; PIECE],
             values: [0.0; PIECE],
             rests: [0.0; PIECE],
             tables: Tables::default(),

@@ -99,6 +99,10 @@ impl FewMagnitudes {
         Some(counts.iter().map(|(&bits, &count)| (f64::from_bits(bits), count)).collect())
     }
 
+    pub(super) fn are_too_many(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Adds the elements of a piece.
     pub(super) fn add_values(&mut self, values: &[f64]) {
         let mut rest = values;

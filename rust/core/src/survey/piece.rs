@@ -2,13 +2,15 @@
 //!
 //! Adding to a cell waits for the last addition to it, and most elements of a block fall into two or three binades. So the
 //! eight narrowest blocks of a strip are counted by turns, each in cells of its own; sums of these, cell by cell, are those
-//! of wider blocks.
+//! of wider blocks. Magnitudes that are all normal as float32 are taken apart in lanes of 32 bits, twice as many.
 
 #![deny(unsafe_code)]
 
+use std::ops::{BitOr, Range};
+
 use super::outcome::{BLOCK_WIDTHS, Blocks, DEPTH, SQUARE_BITS, Survey};
 use super::tables::{
-    Binades, COUNT_SHIFT, FIELDS, LOWEST, PackedTable, RowBinades, STEP, TOP, add_cells, field_of,
+    Binades, COUNT_SHIFT, FIELDS, FRACTION, LOWEST, PackedTable, RowBinades, STEP, TOP, add_cells, field_of,
 };
 use crate::cpu::Kernel;
 
@@ -24,15 +26,97 @@ const FEW: usize = 24;
 /// Elements of a block of the narrowest kind.
 const NARROW: usize = BLOCK_WIDTHS[0];
 
-const MAGNITUDE: u64 = u64::MAX >> 1;
-const INFINITY: u64 = f64::INFINITY.to_bits();
-const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;
+/// Blocks of the narrowest kind in a strip.
+const BLOCKS: usize = STRIP / NARROW;
 
-/// The smallest magnitude that is not subnormal.
+/// The smallest float64 that is not subnormal.
 const SMALLEST: u64 = 1 << FRACTION;
 
-/// Bits of a significand that is squared, without the first.
-const ROOT_BITS: u32 = 24;
+/// The bits of a magnitude as a float.
+pub(super) trait Magnitude: Copy + Ord + Default + BitOr<Output = Self> {
+    /// The float.
+    type Float: Copy + Default;
+    /// The smallest magnitude that is not subnormal.
+    const SMALLEST: Self;
+    const INFINITY: Self;
+    /// Whether the float is float64, which all tables are of.
+    const IS_WIDEST: bool;
+
+    fn of(value: Self::Float) -> Self;
+    /// Returns the field of the exponent as float64.
+    fn field(self) -> u16;
+    /// Returns what an element adds to a cell.
+    fn word(self) -> u64;
+    /// Returns the bits of the same magnitude as float64.
+    fn widen(self) -> u64;
+}
+
+/// The word of a significand, of which these bits after the first one are squared.
+#[inline(always)]
+fn word_of(significand: u64, bits: u32) -> u64 {
+    let cut = 2 * bits - SQUARE_BITS;
+    (significand * significand + (1 << (cut - 1))) >> cut | 1 << COUNT_SHIFT
+}
+
+const NARROW_FRACTION: u32 = f32::MANTISSA_DIGITS - 1;
+
+/// What the field of an exponent as float64 exceeds that as float32 by.
+const REBIAS: u16 = (f64::MAX_EXP - f32::MAX_EXP) as u16;
+
+impl Magnitude for u32 {
+    type Float = f32;
+    const SMALLEST: Self = 1 << NARROW_FRACTION;
+    const INFINITY: Self = f32::INFINITY.to_bits();
+    const IS_WIDEST: bool = false;
+
+    #[inline(always)]
+    fn of(value: f32) -> Self {
+        value.to_bits() & (Self::MAX >> 1)
+    }
+
+    #[inline(always)]
+    fn field(self) -> u16 {
+        (self >> NARROW_FRACTION) as u16 + REBIAS
+    }
+
+    #[inline(always)]
+    fn word(self) -> u64 {
+        word_of(u64::from(self & (Self::SMALLEST - 1) | Self::SMALLEST), NARROW_FRACTION)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> u64 {
+        (u64::from(self) << (FRACTION - NARROW_FRACTION)) + (u64::from(REBIAS) << FRACTION)
+    }
+}
+
+impl Magnitude for u64 {
+    type Float = f64;
+    const SMALLEST: Self = SMALLEST;
+    const INFINITY: Self = f64::INFINITY.to_bits();
+    const IS_WIDEST: bool = true;
+
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value.to_bits() & (Self::MAX >> 1)
+    }
+
+    #[inline(always)]
+    fn field(self) -> u16 {
+        (self >> FRACTION) as u16
+    }
+
+    #[inline(always)]
+    fn word(self) -> u64 {
+        const BITS: u32 = 24;
+        word_of(self >> (FRACTION - BITS) & ((1 << BITS) - 1) | 1 << BITS, BITS)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> u64 {
+        self
+    }
+}
 
 /// What a piece is added to.
 #[derive(Default)]
@@ -60,26 +144,27 @@ impl Default for Significant {
     }
 }
 
-/// The cells of each narrow block of a strip.
-struct Windows([[u64; DEPTH]; STRIP / NARROW]);
+/// The cells of each narrow block of a strip, [`DEPTH`] of each. A place is a byte, and no index is checked: behind the last
+/// block is room for the highest.
+struct Windows([u64; (BLOCKS - 1) * DEPTH + (1 << u8::BITS)]);
 
 impl Default for Windows {
     fn default() -> Self {
-        Self([[0; DEPTH]; STRIP / NARROW])
+        Self([0; (BLOCKS - 1) * DEPTH + (1 << u8::BITS)])
     }
 }
 
-/// The elements of a piece, and none behind them up to whole strips.
+/// The elements of a strip.
 struct Columns {
-    /// The bits of magnitudes; 0 for what has no binade: zero, infinity, NaN, subnormal numbers.
-    magnitudes: [u64; PIECE],
-    /// What they add to a cell.
-    words: [u64; PIECE],
+    /// Fields of exponents as float64; 0 for what has no binade: zero, infinity, NaN, subnormal numbers.
+    fields: [u16; STRIP],
+    /// What they add to a cell; 0 for what has no binade, and behind the last element.
+    words: [u64; STRIP],
 }
 
 impl Default for Columns {
     fn default() -> Self {
-        Self { magnitudes: [0; PIECE], words: [0; PIECE] }
+        Self { fields: [0; STRIP], words: [0; STRIP] }
     }
 }
 
@@ -90,6 +175,20 @@ pub(super) struct Others {
     pub(super) infinities: u64,
     pub(super) nans: u64,
     pub(super) subnormals: u64,
+}
+
+impl Others {
+    /// Adds elements that are in no binade.
+    #[inline(always)]
+    fn add<M: Magnitude>(&mut self, values: &[M::Float]) {
+        for &value in values {
+            let magnitude = M::of(value);
+            self.zeros += u64::from(magnitude == M::default());
+            self.infinities += u64::from(magnitude == M::INFINITY);
+            self.nans += u64::from(magnitude > M::INFINITY);
+            self.subnormals += u64::from((magnitude > M::default()) & (magnitude < M::SMALLEST));
+        }
+    }
 }
 
 impl Tables {
@@ -110,107 +209,140 @@ impl Tables {
 }
 
 /// A piece of a row, which begins with a block of each kind.
-pub(super) struct Piece<'a> {
-    pub(super) values: &'a [f64],
+pub(super) struct Piece<'a, M: Magnitude> {
+    /// Its elements, and room up to whole strips.
+    pub(super) values: &'a mut [M::Float; PIECE],
+    /// Where its elements begin and end; it begins with a strip.
+    pub(super) range: Range<usize>,
     pub(super) tables: &'a mut Tables,
     pub(super) row: &'a mut RowBinades,
-    /// The smallest magnitude of the pieces so far.
+    /// The smallest magnitude so far.
     pub(super) smallest: &'a mut u64,
+    pub(super) others: &'a mut Others,
 }
 
-/// Adds a piece. Without `WINDOWS` that takes longer, and a fifth of the code.
-pub(super) struct AddPiece<'a, 'b, const WINDOWS: bool>(pub(super) &'b mut Piece<'a>);
+/// Adds a piece; returns where the first strip begins that is not added, as it has elements without a binade that only
+/// float64 tells apart. Without `WINDOWS` that takes longer, and a fifth of the code.
+pub(super) struct AddPiece<'a, 'b, M: Magnitude, const WINDOWS: bool>(pub(super) &'b mut Piece<'a, M>);
 
-impl<const WINDOWS: bool> Kernel for AddPiece<'_, '_, WINDOWS> {
-    type Output = Others;
+impl<M: Magnitude, const WINDOWS: bool> Kernel for AddPiece<'_, '_, M, WINDOWS> {
+    type Output = usize;
 
     #[inline(always)]
-    fn run(self) -> Others {
-        let Piece { values, tables, row, smallest } = self.0;
-        let count = values.len().min(PIECE);
-        let values = &values[..count];
+    fn run(self) -> usize {
+        let Piece { values, range, tables, row, smallest, others } = self.0;
+        let end = range.end.min(PIECE);
+        // Behind the last element are more like it, whose words are zero.
+        let last = values[end - 1];
+        values[end..end.next_multiple_of(STRIP)].fill(last);
+        let strips = values.as_chunks::<STRIP>().0;
         for table in [&mut tables.of16, &mut tables.of32, &mut tables.of128] {
-            table.reserve(count);
+            table.reserve(end - range.start);
         }
-        let mut others = Others::default();
-        let (mut most, mut least) = split::<true>(values, &mut tables.columns, &mut others);
-        if most >= INFINITY || least < SMALLEST {
-            (most, least) = split::<false>(values, &mut tables.columns, &mut others);
+        for start in (range.start..end).step_by(STRIP) {
+            let (number, elements) = (start / STRIP, STRIP.min(end - start));
+            let values = &strips[number];
+            let mut extremes = split::<M, true>(values, &mut tables.columns);
+            if extremes.most >= M::INFINITY || extremes.least < M::SMALLEST {
+                if !M::IS_WIDEST {
+                    return start;
+                }
+                others.add::<M>(&values[..elements]);
+                extremes = split::<M, false>(values, &mut tables.columns);
+            }
+            if extremes.most == M::default() {
+                continue;
+            }
+            let mut maxima = [0; BLOCKS];
+            for (maximum, narrow) in maxima.iter_mut().zip(extremes.maxima) {
+                *maximum = if narrow == M::default() { 0 } else { narrow.widen() };
+            }
+            if elements < STRIP {
+                tables.columns.words[elements..].fill(0);
+                maxima[elements.div_ceil(NARROW)..].fill(0);
+            }
+            let least = extremes.least.widen();
+            **smallest = least.min(**smallest);
+            let maximum = extremes.most.widen();
+            let strip = Strip { number, elements, maxima, maximum, lowest: field_of(least) };
+            let count = add_strip::<WINDOWS>(tables, &strip, row);
+            let bits = FRACTION + 1 - (extremes.bits.widen() | SMALLEST).trailing_zeros();
+            tables.significant.0[bits as usize % 64] += count;
         }
-        if most == 0 {
-            return others;
-        }
-        **smallest = least.min(**smallest);
-        let end = count.next_multiple_of(STRIP);
-        tables.columns.magnitudes[count..end].fill(0);
-        tables.columns.words[count..end].fill(0);
-        for strip in 0..end / STRIP {
-            let elements = STRIP.min(count - strip * STRIP);
-            add_strip::<WINDOWS>(tables, (strip, elements), field_of(least), row);
-        }
-        others
+        end
     }
 }
 
-/// Fills the columns of a piece; returns the largest and the smallest magnitude with a binade. With `ALL`, every element is
-/// taken to have one.
-#[inline(always)]
-fn split<const ALL: bool>(values: &[f64], columns: &mut Columns, others: &mut Others) -> (u64, u64) {
-    const CUT: u32 = 2 * ROOT_BITS - SQUARE_BITS;
-    let (mut most, mut least) = (0, MAGNITUDE);
-    let columns = columns.magnitudes.iter_mut().zip(&mut columns.words);
-    for (value, (magnitude, word)) in values.iter().zip(columns) {
-        let bits = value.to_bits() & MAGNITUDE;
-        let root = bits >> (FRACTION - ROOT_BITS) & ((1 << ROOT_BITS) - 1) | 1 << ROOT_BITS;
-        let square = (root * root + (1 << (CUT - 1))) >> CUT | 1 << COUNT_SHIFT;
-        if ALL {
-            (*magnitude, *word) = (bits, square);
-            (most, least) = (most.max(bits), least.min(bits));
-            continue;
-        }
-        let has_binade = (SMALLEST..INFINITY).contains(&bits);
-        *magnitude = if has_binade { bits } else { 0 };
-        *word = if has_binade { square } else { 0 };
-        others.zeros += u64::from(bits == 0);
-        others.infinities += u64::from(bits == INFINITY);
-        others.nans += u64::from(bits > INFINITY);
-        others.subnormals += u64::from((bits != 0) & (bits < SMALLEST));
-        (most, least) = (most.max(*magnitude), least.min(if has_binade { bits } else { MAGNITUDE }));
-    }
-    (most, least)
+/// The extremes of the magnitudes of a strip that have a binade.
+struct Extremes<M> {
+    /// The largest of each narrow block, or 0.
+    maxima: [M; BLOCKS],
+    most: M,
+    least: M,
+    /// All bits of them.
+    bits: M,
 }
 
-/// Adds a strip of a piece, of so many elements, which are in this field or higher ones.
+/// Fills the columns of a strip. With `ALL`, every element is taken to have a binade.
 #[inline(always)]
-fn add_strip<const WINDOWS: bool>(
-    tables: &mut Tables,
-    (strip, elements): (usize, usize),
-    lowest: usize,
-    row: &mut RowBinades,
-) {
-    let magnitudes = &tables.columns.magnitudes[strip * STRIP..(strip + 1) * STRIP];
-    let (mut maxima, mut bits) = ([0; STRIP / NARROW], 0);
-    for (maximum, magnitudes) in maxima.iter_mut().zip(magnitudes.as_chunks::<NARROW>().0) {
-        *maximum = magnitudes.iter().fold(0, |most, &magnitude| most.max(magnitude));
-        bits = magnitudes.iter().fold(bits, |bits, &magnitude| bits | magnitude);
+fn split<M: Magnitude, const ALL: bool>(values: &[M::Float; STRIP], columns: &mut Columns) -> Extremes<M> {
+    let none = M::default();
+    let Columns { fields, words, .. } = columns;
+    let mut magnitudes = [none; STRIP];
+    let (mut least, mut bits) = (M::INFINITY, none);
+    for ((&value, magnitude), field) in values.iter().zip(&mut magnitudes).zip(fields) {
+        *magnitude = M::of(value);
+        let has_binade = ALL || (*magnitude >= M::SMALLEST) & (*magnitude < M::INFINITY);
+        *magnitude = if has_binade { *magnitude } else { none };
+        *field = if has_binade { magnitude.field() } else { 0 };
+        least = least.min(if has_binade { *magnitude } else { M::INFINITY });
+        bits = bits | *magnitude;
     }
-    let maximum = maxima.iter().fold(0, |most, &maximum| most.max(maximum));
-    if maximum == 0 {
-        return;
+    for (word, &magnitude) in words.iter_mut().zip(&magnitudes) {
+        *word = if ALL || magnitude > none { magnitude.word() } else { 0 };
     }
-    let highest = field_of(maximum);
-    let lowest = lowest.min(highest);
-    let strip = Strip { number: strip, elements, maxima, maximum, lowest };
-    let count = match (highest - lowest) / STEP {
-        _ if !WINDOWS || elements <= FEW => add_one_by_one(tables, &strip, row),
-        0 | 1 => add_windows::<2>(tables, &strip, row),
-        2 => add_windows::<3>(tables, &strip, row),
-        3 | 4 => add_windows::<5>(tables, &strip, row),
-        5..8 => add_windows::<8>(tables, &strip, row),
-        _ => add_one_by_one(tables, &strip, row),
-    };
-    let bits = FRACTION + 1 - (bits | SMALLEST).trailing_zeros();
-    tables.significant.0[bits as usize % 64] += count;
+    let maxima = largest_of_blocks(&magnitudes);
+    let most = maxima.iter().fold(none, |most, &maximum| most.max(maximum));
+    Extremes { maxima, most, least, bits }
+}
+
+/// Returns the largest of each narrow block. Loops over all blocks are the ones that the compiler makes vectors of.
+#[inline(always)]
+fn largest_of_blocks<M: Magnitude>(magnitudes: &[M; STRIP]) -> [M; BLOCKS] {
+    let mut of2 = [M::default(); STRIP / 2];
+    let blocks = magnitudes.as_chunks::<NARROW>().0;
+    for (of2, block) in of2.as_chunks_mut::<{ NARROW / 2 }>().0.iter_mut().zip(blocks) {
+        for lane in 0..NARROW / 2 {
+            of2[lane] = block[lane].max(block[lane + NARROW / 2]);
+        }
+    }
+    let (mut of4, mut of8) = ([M::default(); STRIP / 4], [M::default(); STRIP / 8]);
+    let mut of16 = [M::default(); BLOCKS];
+    take_larger(&of2, &mut of4);
+    take_larger(&of4, &mut of8);
+    take_larger(&of8, &mut of16);
+    of16
+}
+
+/// Fills a slice with the larger one of each pair of others.
+#[inline(always)]
+fn take_larger<M: Magnitude>(pairs: &[M], larger: &mut [M]) {
+    for (larger, [left, right]) in larger.iter_mut().zip(pairs.as_chunks::<2>().0) {
+        *larger = *left.max(right);
+    }
+}
+
+/// Adds a strip that is not empty; returns how many elements have a binade.
+#[inline(always)]
+fn add_strip<const WINDOWS: bool>(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
+    match (field_of(strip.maximum) - strip.lowest) / STEP {
+        _ if !WINDOWS || strip.elements <= FEW => add_one_by_one(tables, strip, row),
+        0 | 1 => add_windows::<2>(tables, strip, row),
+        2 => add_windows::<3>(tables, strip, row),
+        3 | 4 => add_windows::<5>(tables, strip, row),
+        5..8 => add_windows::<8>(tables, strip, row),
+        _ => add_one_by_one(tables, strip, row),
+    }
 }
 
 /// A strip that is not empty.
@@ -218,9 +350,9 @@ struct Strip {
     number: usize,
     elements: usize,
     /// The largest magnitude of each narrow block.
-    maxima: [u64; STRIP / NARROW],
+    maxima: [u64; BLOCKS],
     maximum: u64,
-    /// A field that no element is below.
+    /// The lowest field.
     lowest: usize,
 }
 
@@ -229,37 +361,37 @@ struct Strip {
 fn add_windows<const STEPS: usize>(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
     let Tables { of16, of32, of128, squares, columns, windows: Windows(windows), .. } = tables;
     let &Strip { number, maxima, maximum, lowest, .. } = strip;
-    let range = number * STRIP..(number + 1) * STRIP;
-    let (magnitudes, words) = (&columns.magnitudes[range.clone()], &columns.words[range]);
     let (first, highest) = (DEPTH - STEPS * STEP, field_of(maximum));
     // What has no binade adds zeros to the lowest cell.
-    let depths = (STEPS * STEP - 1) as u64;
-    let mut places = [0u64; STRIP];
-    for (place, &magnitude) in places.iter_mut().zip(magnitudes) {
-        *place = depths - (highest as u64).wrapping_sub(magnitude >> FRACTION).min(depths);
+    let depths = (STEPS * STEP - 1) as u16;
+    let mut places = [0u8; STRIP];
+    for (place, &field) in places.iter_mut().zip(&columns.fields) {
+        *place = (depths - (highest as u16).wrapping_sub(field).min(depths)) as u8;
     }
     for element in 0..NARROW {
-        for (block, window) in windows.iter_mut().enumerate() {
+        for block in 0..BLOCKS {
             let element = block * NARROW + element;
-            window[places[element] as usize % DEPTH] += words[element];
+            windows[block * DEPTH + usize::from(places[element])] += columns.words[element];
         }
     }
-    let mut sum = [0; DEPTH];
+    let mut sum = [[0; STEP]; STEPS];
+    let windows = windows.as_chunks_mut::<DEPTH>().0;
     for (pair, maxima) in windows.as_chunks_mut::<2>().0.iter_mut().zip(maxima.as_chunks::<2>().0) {
         let [left, right] = pair;
         add_block::<STEPS>(of16, maxima[0], highest, left);
         add_block::<STEPS>(of16, maxima[1], highest, right);
         add_cells::<STEPS>(left, right);
         add_block::<STEPS>(of32, maxima[0].max(maxima[1]), highest, left);
-        add_cells::<STEPS>(&mut sum, left);
+        add_cells::<STEPS>(sum.as_flattened_mut(), left);
         left[..STEPS * STEP].fill(0);
         right[..STEPS * STEP].fill(0);
     }
-    add_block::<STEPS>(of128, maximum, highest, &sum);
+    let sum = sum.as_flattened();
+    add_block::<STEPS>(of128, maximum, highest, sum);
     let field = (first + highest) as isize - TOP as isize;
     for part in [&mut squares[number], &mut row.part] {
         part.include(maximum, lowest);
-        add_cells::<STEPS>(part.cells_from(field), &sum);
+        add_cells::<STEPS>(part.cells_from(field), sum);
     }
     sum.iter().map(|word| word >> COUNT_SHIFT).sum()
 }
@@ -277,31 +409,28 @@ fn add_block<const STEPS: usize>(table: &mut PackedTable, maximum: u64, highest:
 #[inline(never)]
 fn add_one_by_one(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
     let Tables { of16, of32, of128, squares, columns, .. } = tables;
-    let number = strip.number;
-    let range = number * STRIP..number * STRIP + strip.elements;
-    let (magnitudes, words) = (&columns.magnitudes[range.clone()], &columns.words[range]);
+    let &Strip { number, elements, ref maxima, maximum, lowest } = strip;
+    let (fields, words) = (&columns.fields[..elements], &columns.words[..elements]);
     for (table, width) in [of16, of32, of128].into_iter().zip(BLOCK_WIDTHS) {
-        for (magnitudes, words) in magnitudes.chunks(width).zip(words.chunks(width)) {
-            let maximum = magnitudes.iter().fold(0, |most, &magnitude| most.max(magnitude));
+        let blocks = fields.chunks(width).zip(words.chunks(width)).zip(maxima.chunks(width / NARROW));
+        for ((fields, words), maxima) in blocks {
+            let maximum = maxima.iter().fold(0, |most, &maximum| most.max(maximum));
             if maximum == 0 {
                 continue;
             }
             let (cells, highest) = (table.add_block(maximum), field_of(maximum));
-            for (&magnitude, &word) in magnitudes.iter().zip(words) {
-                cells[TOP - (highest - field_of(magnitude)).min(TOP)] += word;
+            for (&field, &word) in fields.iter().zip(words) {
+                cells[TOP - (highest - usize::from(field)).min(TOP)] += word;
             }
         }
     }
-    let mut count = 0;
-    for (&magnitude, &word) in magnitudes.iter().zip(words).filter(|(magnitude, _)| **magnitude > 0) {
-        let field = field_of(magnitude);
-        for part in [&mut squares[number], &mut row.part] {
-            part.include(magnitude, field);
+    for part in [&mut squares[number], &mut row.part] {
+        part.include(maximum, lowest);
+        for (&field, &word) in fields.iter().zip(words) {
             part.cells_from(field as isize)[0] += word;
         }
-        count += 1;
     }
-    count
+    words.iter().map(|word| word >> COUNT_SHIFT).sum()
 }
 
-const _: () = assert!(FIELDS > DEPTH && STRIP / NARROW == 8 && NARROW * 2 == BLOCK_WIDTHS[1]);
+const _: () = assert!(FIELDS > DEPTH && BLOCKS == 8 && NARROW * 2 == BLOCK_WIDTHS[1]);

@@ -16,7 +16,7 @@ pub(super) const MOST_ELEMENTS: usize = 1 << 16;
 pub(super) const FIELDS: usize = 1 << 11;
 
 /// Bits below the exponent of a magnitude, and below its eighth of a binade.
-const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;
+pub(super) const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;
 const EIGHTH: u32 = FRACTION - 3;
 
 /// The exponent of the binade whose field is 0.
@@ -127,7 +127,8 @@ impl PackedTable {
         for row in self.rows.iter_mut().filter(|row| row.blocks > 0) {
             let sum = self.wide.row(row.eighth);
             sum.blocks += std::mem::take(&mut row.blocks);
-            for (depth, word) in row.cells[..DEPTH].iter_mut().rev().enumerate() {
+            let words = row.cells[..DEPTH].iter_mut().rev().enumerate();
+            for (depth, word) in words.filter(|(_, word)| **word != 0) {
                 add(sum, depth, unpack(std::mem::take(word)));
             }
         }
