@@ -11,6 +11,7 @@ use super::tables::{LOWEST, MOST_ELEMENTS, PackedTable, RowBinades};
 use crate::cpu::Level;
 use crate::exec::operand::Operand;
 use crate::exec::pass::{Pass, Positions};
+use crate::kernels::tile::Tile;
 use crate::layout::transfer::Gaps;
 use crate::layout::{OPERANDS, Run, SOURCE};
 use crate::plan::operands::Source;
@@ -112,12 +113,13 @@ impl SurveyedArray {
             for (number, row) in (0..).zip(&mut band[..rows]) {
                 let offset = first + number * self.rows.1;
                 let run = Run::row([offset; OPERANDS], [self.columns.1; OPERANDS], count);
-                let values = &mut values[..count];
+                let values = &mut values.0[..count];
                 // SAFETY: the caller's promise; the room has 8 bytes for each element of a piece, which is the most of a
                 // real format.
                 unsafe {
-                    let codes = self.operand.read(self.level, Gaps::Leave, &[run], room.as_mut_ptr().cast());
-                    self.values.read(self.level, codes, values, &mut rests[..count]);
+                    let codes =
+                        self.operand.read(self.level, Gaps::Leave, &[run], room.0.as_mut_ptr().cast());
+                    self.values.read(self.level, codes, values, &mut rests.0[..count]);
                 }
                 survey.few.add_values(values);
                 let mut piece = Piece { values, tables, row, smallest: &mut smallest };
@@ -175,10 +177,10 @@ fn add_subnormal(magnitude: f64, survey: &mut Survey) {
 
 /// The buffers of a thread; tables are empty between calls of [`Pass::process`].
 pub(super) struct Buffers {
-    room: [u64; PIECE],
-    values: [f64; PIECE],
+    room: Box<Tile<u64, PIECE>>,
+    values: Box<Tile<f64, PIECE>>,
     /// What float64 does not hold of integers, which is not looked at.
-    rests: [f64; PIECE],
+    rests: Box<Tile<f64, PIECE>>,
     tables: Tables,
     band: Vec<RowBinades>,
 }
@@ -186,9 +188,9 @@ pub(super) struct Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         Self {
-            room: [0; PIECE],
-            values: [0.0; PIECE],
-            rests: [0.0; PIECE],
+            room: Box::default(),
+            values: Box::default(),
+            rests: Box::default(),
             tables: Tables::default(),
             band: (0..BAND).map(|_| RowBinades::default()).collect(),
         }

@@ -11,6 +11,7 @@ use super::tables::{
     Binades, COUNT_SHIFT, FIELDS, LOWEST, PackedTable, RowBinades, STEP, TOP, add_cells, field_of,
 };
 use crate::cpu::Kernel;
+use crate::kernels::tile::Tile;
 
 /// Elements of a piece.
 pub(super) const PIECE: usize = 512;
@@ -49,7 +50,7 @@ pub(super) struct Tables {
     /// Elements of strips by the most bits that a significand of theirs needs.
     significant: Significant,
     columns: Columns,
-    windows: Windows,
+    windows: Box<Windows>,
 }
 
 struct Significant([u64; 64]);
@@ -70,17 +71,12 @@ impl Default for Windows {
 }
 
 /// The elements of a piece, and none behind them up to whole strips.
+#[derive(Default)]
 struct Columns {
     /// The bits of magnitudes; 0 for what has no binade: zero, infinity, NaN, subnormal numbers.
-    magnitudes: [u64; PIECE],
+    magnitudes: Box<Tile<u64, PIECE>>,
     /// What they add to a cell.
-    words: [u64; PIECE],
-}
-
-impl Default for Columns {
-    fn default() -> Self {
-        Self { magnitudes: [0; PIECE], words: [0; PIECE] }
-    }
+    words: Box<Tile<u64, PIECE>>,
 }
 
 /// Elements of a piece that are in no binade.
@@ -142,8 +138,8 @@ impl<const WINDOWS: bool> Kernel for AddPiece<'_, '_, WINDOWS> {
         }
         **smallest = least.min(**smallest);
         let end = count.next_multiple_of(STRIP);
-        tables.columns.magnitudes[count..end].fill(0);
-        tables.columns.words[count..end].fill(0);
+        tables.columns.magnitudes.0[count..end].fill(0);
+        tables.columns.words.0[count..end].fill(0);
         for strip in 0..end / STRIP {
             let elements = STRIP.min(count - strip * STRIP);
             add_strip::<WINDOWS>(tables, (strip, elements), field_of(least), row);
@@ -158,7 +154,7 @@ impl<const WINDOWS: bool> Kernel for AddPiece<'_, '_, WINDOWS> {
 fn split<const ALL: bool>(values: &[f64], columns: &mut Columns, others: &mut Others) -> (u64, u64) {
     const CUT: u32 = 2 * ROOT_BITS - SQUARE_BITS;
     let (mut most, mut least) = (0, MAGNITUDE);
-    let columns = columns.magnitudes.iter_mut().zip(&mut columns.words);
+    let columns = columns.magnitudes.0.iter_mut().zip(&mut columns.words.0);
     for (value, (magnitude, word)) in values.iter().zip(columns) {
         let bits = value.to_bits() & MAGNITUDE;
         let root = bits >> (FRACTION - ROOT_BITS) & ((1 << ROOT_BITS) - 1) | 1 << ROOT_BITS;
@@ -188,7 +184,7 @@ fn add_strip<const WINDOWS: bool>(
     lowest: usize,
     row: &mut RowBinades,
 ) {
-    let magnitudes = &tables.columns.magnitudes[strip * STRIP..(strip + 1) * STRIP];
+    let magnitudes = &tables.columns.magnitudes.0[strip * STRIP..(strip + 1) * STRIP];
     let (mut maxima, mut bits) = ([0; STRIP / NARROW], 0);
     for (maximum, magnitudes) in maxima.iter_mut().zip(magnitudes.as_chunks::<NARROW>().0) {
         *maximum = magnitudes.iter().fold(0, |most, &magnitude| most.max(magnitude));
@@ -227,10 +223,11 @@ struct Strip {
 /// Adds a strip whose elements are within so many steps of binades; returns how many they are.
 #[inline(always)]
 fn add_windows<const STEPS: usize>(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
-    let Tables { of16, of32, of128, squares, columns, windows: Windows(windows), .. } = tables;
+    let Tables { of16, of32, of128, squares, columns, windows, .. } = tables;
+    let Windows(windows) = &mut **windows;
     let &Strip { number, maxima, maximum, lowest, .. } = strip;
     let range = number * STRIP..(number + 1) * STRIP;
-    let (magnitudes, words) = (&columns.magnitudes[range.clone()], &columns.words[range]);
+    let (magnitudes, words) = (&columns.magnitudes.0[range.clone()], &columns.words.0[range]);
     let (first, highest) = (DEPTH - STEPS * STEP, field_of(maximum));
     // What has no binade adds zeros to the lowest cell.
     let depths = (STEPS * STEP - 1) as u64;
@@ -279,7 +276,7 @@ fn add_one_by_one(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u
     let Tables { of16, of32, of128, squares, columns, .. } = tables;
     let number = strip.number;
     let range = number * STRIP..number * STRIP + strip.elements;
-    let (magnitudes, words) = (&columns.magnitudes[range.clone()], &columns.words[range]);
+    let (magnitudes, words) = (&columns.magnitudes.0[range.clone()], &columns.words.0[range]);
     for (table, width) in [of16, of32, of128].into_iter().zip(BLOCK_WIDTHS) {
         for (magnitudes, words) in magnitudes.chunks(width).zip(words.chunks(width)) {
             let maximum = magnitudes.iter().fold(0, |most, &magnitude| most.max(magnitude));
