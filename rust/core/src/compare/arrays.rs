@@ -458,7 +458,7 @@ impl Comparing {
     }
 }
 
-/// Whether so many bytes are the same at both pointers. (Without references: another thread may write there.)
+/// Whether so many bytes are the same at both pointers. (Without references: the memory may be a host's.)
 struct Same {
     codes: [*const u8; 2],
     bytes: usize,

@@ -103,7 +103,8 @@ impl<T: Real> Comparison<'_, T> {
                     let operands =
                         Operands { area: area.cast(), float: Float::F32, blocks: in_blocks, places };
                     self.codes.quotients(&operands, to, blocks);
-                    self.codes.round(0, Values { first: to.first.cast_const(), float: to.float }, codes);
+                    let values = Values { first: to.first.cast_const(), float: to.float };
+                    self.codes.round(0, values, (codes.as_mut_ptr(), codes.len()));
                     area.first
                 };
                 for (index, code) in codes.iter().enumerate() {
