@@ -225,13 +225,9 @@ fn cast_places(
     let (shape, bytes) = (source.shape(), source.bytes() + target.bytes());
     let (from, to, factors) = (source.place(), target.place(), scale.map(Array::place));
     let call = move || {
-        // SAFETY: pointer, shape and strides are copies of what numpy gave for each array, and all checks were of these
-        // copies. The caller keeps the arrays alive, and numpy frees or moves the data of an array with other
-        // references only in `ndarray.resize(refcheck=False)`, whose documentation leaves that to its caller. The
-        // target is new, or was found writeable, of this shape, without overlap in itself, and apart from the source
-        // or elementwise on it; where extents do not meet, nothing of the target lies between elements of the source.
-        // Another thread may write to the arrays meanwhile, as with any numpy function: which value is then read is
-        // open, and nothing else, because the core makes no references to this memory.
+        // SAFETY: numpy vouched for the memory (see `crate::array`), and the caller keeps the arrays alive. The target is
+        // new, or was found writeable, of this shape, without overlap in itself, and apart from the source or elementwise
+        // on it; where extents do not meet, nothing of the target lies between elements of the source.
         unsafe { core::cast(shape, from.source(), to.target(fresh), factors.map(Place::scales), settings) }
     };
     release(py, bytes, call).map_err(to_python)

@@ -1,11 +1,11 @@
 //! The comparison of two arrays for Python.
 
-use castwise_core::cast::{Source, num_threads};
+use castwise_core::cast::num_threads;
 use castwise_core::compare::{self as core, Losses};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::array::{Array, shown};
+use crate::array::{Array, Place, shown};
 use crate::report::CastReport;
 use crate::runtime::{parse_threads, release};
 
@@ -115,10 +115,13 @@ pub(crate) fn compare(
     measure: bool,
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Comparison> {
-    let core = compare_arrays(py, [x, y], threads, |shape, first, second, threads| {
-        // SAFETY: that of `compare_arrays`.
-        unsafe { core::compare(shape, first, second, measure, threads) }
-    })?;
+    let pair = Pair::from_arguments([x, y], threads)?;
+    let (shape, [first, second], threads) = pair.operands();
+    let call = move || {
+        // SAFETY: numpy vouched for both (see `crate::array`), which are of this shape; `pair` keeps them alive.
+        unsafe { core::compare(shape, first.source(), second.source(), measure, threads) }
+    };
+    let core = release(py, pair.bytes(), call);
     Ok(Comparison::new(core))
 }
 
@@ -131,37 +134,44 @@ pub(crate) fn have_same_bits(
     y: &Bound<'_, PyAny>,
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<bool> {
-    compare_arrays(py, [x, y], threads, |shape, first, second, threads| {
-        // SAFETY: that of `compare_arrays`.
-        unsafe { core::have_same_bits(shape, first, second, threads) }
-    })
+    let pair = Pair::from_arguments([x, y], threads)?;
+    let (shape, [first, second], threads) = pair.operands();
+    let call = move || {
+        // SAFETY: numpy vouched for both (see `crate::array`), which are of this shape; `pair` keeps them alive.
+        unsafe { core::have_same_bits(shape, first.source(), second.source(), threads) }
+    };
+    Ok(release(py, pair.bytes(), call))
 }
 
-/// Calls a function with two arrays of one shape, which are readable meanwhile, and a number of threads.
-fn compare_arrays<T: Send>(
-    py: Python<'_>,
-    arrays: [&Bound<'_, PyAny>; 2],
-    threads: Option<&Bound<'_, PyAny>>,
-    compare: impl FnOnce(&[usize], Source<'_>, Source<'_>, usize) -> T + Send,
-) -> PyResult<T> {
-    let [first, second] = arrays;
-    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let (first, second) = (Array::from_argument("x", first)?, Array::from_argument("y", second)?);
-    let shape = first.shape();
-    if second.shape() != shape {
-        return Err(PyValueError::new_err(format!(
-            "y has shape {}, x has shape {}; they must be equal.",
-            shown(second.shape()),
-            shown(shape)
-        )));
+/// Two arrays of one shape, and a number of threads.
+struct Pair<'py> {
+    first: Array<'py>,
+    second: Array<'py>,
+    threads: usize,
+}
+
+impl<'py> Pair<'py> {
+    fn from_arguments(
+        [first, second]: [&Bound<'py, PyAny>; 2],
+        threads: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+        let (first, second) = (Array::from_argument("x", first)?, Array::from_argument("y", second)?);
+        if second.shape() != first.shape() {
+            return Err(PyValueError::new_err(format!(
+                "y has shape {}, x has shape {}; they must be equal.",
+                shown(second.shape()),
+                shown(first.shape())
+            )));
+        }
+        Ok(Self { first, second, threads })
     }
-    let places = (first.place(), second.place());
-    let call = move || {
-        // Pointer, shape and strides are copies of what numpy gave for each array, and the arrays are kept alive
-        // by the caller; numpy frees or moves the data of an array with other references only in
-        // `ndarray.resize(refcheck=False)`, whose documentation leaves that to its caller. Nothing is written, and the
-        // core makes no references to this memory: what it reads while another thread writes is open, and nothing else.
-        compare(shape, places.0.source(), places.1.source(), threads)
-    };
-    Ok(release(py, first.bytes() + second.bytes(), call))
+
+    fn operands(&self) -> (&[usize], [Place<'_>; 2], usize) {
+        (self.first.shape(), [self.first.place(), self.second.place()], self.threads)
+    }
+
+    fn bytes(&self) -> usize {
+        self.first.bytes() + self.second.bytes()
+    }
 }

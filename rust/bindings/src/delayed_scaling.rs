@@ -182,10 +182,9 @@ impl DelayedScaling {
         let (shape, from, to) = (source.shape(), source.place(), target.place());
         let call = move || {
             let values = Gradient { shape, source: from.source(), target: Some(to.target(false)) };
-            // SAFETY: numpy vouched for what `Array` copied, of which all checks were; the caller keeps the arrays
-            // alive. The target is new, or was checked to be writeable, of this shape and without overlap in itself,
-            // and made not to overlap the source but elementwise. A racing write of the host's changes which value
-            // is read, nothing else.
+            // SAFETY: numpy vouched for the memory (see `crate::array`); the caller keeps the arrays alive. The target is
+            // new, or was checked to be writeable, of this shape and without overlap in itself, and made not to overlap
+            // the source but elementwise.
             unsafe { quantize(&values, factor, divide, threads) }
         };
         let amax = py.detach(call).map_err(to_python)?;

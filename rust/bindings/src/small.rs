@@ -221,7 +221,7 @@ unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request
 unsafe fn cast_places(shape: &[usize], from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
     let settings = Settings { options: Options::default(), report: false, threads: 1 };
     // SAFETY: the caller's promise. Not only elements are apart but extents, so that nothing of the target lies between
-    // elements of the source. Other threads may write to both as with any numpy function (see `crate::cast`).
+    // elements of the source.
     unsafe { core::cast(shape, from.source(), to.target(false), None, &settings)? };
     Ok(())
 }

@@ -233,9 +233,7 @@ pub(crate) fn survey_array(
     }
     let (shape, place) = (x.shape(), x.place());
     let call = move || {
-        // SAFETY: pointer, shape and strides are copies of what numpy gave for the array, which the caller keeps alive;
-        // numpy frees or moves the data of an array with other references only in `ndarray.resize(refcheck=False)`, whose
-        // documentation leaves that to its caller. Nothing is written, and the core makes no references to this memory.
+        // SAFETY: numpy vouched for the memory (see `crate::array`), and the caller keeps the array alive.
         unsafe { core::survey(shape, place.source(), threads) }
     };
     Ok(SurveyTables { core: release(py, x.bytes(), call) })

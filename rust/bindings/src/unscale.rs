@@ -198,11 +198,9 @@ fn divide(
             target: to.as_ref().map(|to| to[index].target(false)),
         };
         let gradients: Vec<_> = (0..shapes.len()).map(gradient).collect();
-        // SAFETY: numpy vouched for pointer, shape and strides when `Array` copied them, and all checks were of these
-        // copies; the caller keeps the arrays alive. Targets are new, or were checked to be writeable, of their sources' shapes, without
-        // overlap in themselves or with each other, and made not to overlap sources but elementwise. Another thread
-        // of the host may write to the same arrays meanwhile, as with any numpy function: which value is read is
-        // then open, nothing else.
+        // SAFETY: numpy vouched for the memory (see `crate::array`); the caller keeps the arrays alive. Targets are new,
+        // or were checked to be writeable, of their sources' shapes, without overlap in themselves or with each other,
+        // and made not to overlap sources but elementwise.
         unsafe { unscale(&gradients, reciprocal, leaves, threads) }
     };
     release(py, bytes, call).map_err(to_python)

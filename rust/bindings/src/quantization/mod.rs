@@ -262,9 +262,8 @@ pub(crate) fn decode_blocks<'py>(
         Meaning::Map(map) => Some(map.clone()),
         Meaning::Format(_) => None,
     });
-    // SAFETY: numpy vouched for pointers, shapes and strides when they were copied, and the caller keeps the arrays
-    // alive. The target was checked to be writeable and to share memory with nothing. Another thread of the host may
-    // write to the same arrays meanwhile, as with any numpy function: which value is read is then open.
+    // SAFETY: numpy vouched for the memory (see `crate::array`), and the caller keeps the arrays alive. The target was
+    // checked to be writeable and to share memory with nothing.
     let mut decoder = unsafe { core::BlockDecoder::new(decoding, &out.array) }.map_err(to_python)?;
     let to = out.array.pointer.expose_provenance();
     // SAFETY: as above.

@@ -68,7 +68,7 @@ pub unsafe fn cast(
 ///
 /// # Safety
 /// As for [`cast()`].
-unsafe fn cast_from(
+pub(crate) unsafe fn cast_from(
     first: u64,
     shape: &[usize],
     source: Source<'_>,

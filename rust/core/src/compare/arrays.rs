@@ -202,7 +202,7 @@ impl Pass for ComparedArrays<'_> {
 #[derive(Default)]
 pub(super) struct Buffers {
     runs: Vec<Run>,
-    elements: [Tile<[u64; 2]>; 2],
+    elements: [Box<Tile<[u64; 2]>>; 2],
     columns: Room,
     short: ShortRoom,
 }
@@ -210,12 +210,12 @@ pub(super) struct Buffers {
 /// The columns of a tile.
 #[derive(Default)]
 struct Room {
-    codes: [Tile<u64>; 2],
-    values: [Tile<f64>; 2],
+    codes: [Box<Tile<u64>>; 2],
+    values: [Box<Tile<f64>>; 2],
     /// What float64 does not hold of integers; zeros for other formats.
-    rests: [Tile<f64>; 2],
-    differences: Tile<f64>,
-    ulps: Tile<u64>,
+    rests: [Box<Tile<f64>>; 2],
+    differences: Box<Tile<f64>>,
+    ulps: Box<Tile<u64>>,
     losses: losses::Room,
 }
 
@@ -223,7 +223,7 @@ struct Room {
 #[derive(Default)]
 struct ShortRoom {
     columns: singles::Room,
-    left: [Tile<u32>; 2],
+    left: [Box<Tile<u32>>; 2],
 }
 
 impl Comparing {
@@ -458,7 +458,7 @@ impl Comparing {
     }
 }
 
-/// Whether so many bytes are the same at both pointers. (Without references: another thread may write there.)
+/// Whether so many bytes are the same at both pointers. (Without references: the memory may be a host's.)
 struct Same {
     codes: [*const u8; 2],
     bytes: usize,

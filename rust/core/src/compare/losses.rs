@@ -143,10 +143,10 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
 /// The columns of a tile, used again for all tiles.
 #[derive(Default)]
 pub(super) struct Room {
-    roots: Tile<f64>,
-    errors: Tile<f64>,
+    roots: Box<Tile<f64>>,
+    errors: Box<Tile<f64>>,
     /// Errors over values, where one may exceed the largest that was known.
-    pub(super) quotients: Tile<f64>,
+    pub(super) quotients: Box<Tile<f64>>,
 }
 
 /// A tile whose losses are added.

@@ -44,10 +44,10 @@ pub(super) struct Singles {
 /// The columns of a tile, and the largest relative error of those before it.
 #[derive(Default)]
 pub(super) struct Room {
-    values: [Tile<f32>; 2],
-    codes: [Tile<u32>; 2],
+    values: [Box<Tile<f32>>; 2],
+    codes: [Box<Tile<u32>>; 2],
     max_relative_error: MaxRelativeError,
-    indices: Tile<u16>,
+    indices: Box<Tile<u16>>,
 }
 
 /// The tile after it was compared.

@@ -12,8 +12,8 @@ use crate::route::work::Work;
 /// another goes on.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    pub(super) source: Tile<u64>,
-    pub(super) target: Tile<u64>,
+    pub(super) source: Box<Tile<u64>>,
+    pub(super) target: Box<Tile<u64>>,
     pub(super) runs: Vec<Run>,
     pub(super) work: Work,
     pub(super) collector: CollectorScratch,

@@ -2,7 +2,7 @@
 
 use super::real::Real;
 use crate::cpu::{Level, RawKernel};
-use crate::kernels::tile::TILE;
+use crate::kernels::tile::{TILE, Tile};
 
 struct Combine<T, const OPERATION: u8, const ODD: bool> {
     tile: *mut T,
@@ -45,16 +45,8 @@ pub(super) const LANES: usize = 16;
 /// Elements that pass through all steps together: several tiles, because blocks are short and each step is a call.
 pub(super) const PIECE: usize = 8 * TILE;
 
-/// Room for a piece, aligned as tiles are.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(super) struct Piece<T>(pub(super) [T; PIECE]);
-
-impl<T: Copy + Default> Default for Piece<T> {
-    fn default() -> Self {
-        Self([T::default(); PIECE])
-    }
-}
+/// Room for a piece.
+pub(super) type Piece<T> = Tile<T, PIECE>;
 
 /// Elements in memory: some rows of so many columns, and the bytes from row to row.
 #[derive(Clone, Copy)]

@@ -72,9 +72,9 @@ struct Repack {
 /// The buffers of a thread.
 #[derive(Default)]
 struct Buffers {
-    codes: Tile<u8>,
-    shifted: Tile<u8>,
-    packed: Tile<u32>,
+    codes: Box<Tile<u8>>,
+    shifted: Box<Tile<u8>>,
+    packed: Box<Tile<u32>>,
 }
 
 impl ItemPass for Repack {

@@ -1,4 +1,11 @@
 //! What elements that are scaled are read from and written to: float32, its upper halves, and integers of a byte.
+//!
+//! Unsafe functions need what those of [`crate::kernels::vectors`] do: their bodies are not marked again either.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this module says"
+)]
 
 use crate::codec::options::Rounding;
 use crate::codec::rounding::{Directed, round_off};
@@ -22,8 +29,7 @@ pub(super) trait Source: Copy {
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
     unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { Self::FLOATS.pair::<V>(source.cast()) }
+        Self::FLOATS.pair::<V>(source.cast())
     }
 }
 
@@ -104,8 +110,7 @@ impl Target for u16 {
 
     #[inline(always)]
     unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { up_above_middle::<V>(low, high, one) }
+        up_above_middle::<V>(low, high, one)
     }
 }
 
@@ -125,7 +130,6 @@ impl Target for Odd {
 
     #[inline(always)]
     unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { to_odd::<V>(low, high, one) }
+        to_odd::<V>(low, high, one)
     }
 }

@@ -1,4 +1,11 @@
 //! The largest magnitude of each block, and its extremes.
+//!
+//! Unsafe functions need what those of [`crate::kernels::vectors`] do: their bodies are not marked again either.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this module says"
+)]
 
 use std::marker::PhantomData;
 
@@ -58,8 +65,7 @@ impl<V: Vector> Folded<V> for One {
 
     #[inline(always)]
     unsafe fn load(source: *const u8) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { u16::raised::<V>(V::splat16(0), V::load(source)) }
+        u16::raised::<V>(V::splat16(0), V::load(source))
     }
 }
 
@@ -68,12 +74,9 @@ impl<V: Vector, F: Folded<V>> Folded<V> for Twice<F> {
 
     #[inline(always)]
     unsafe fn load(source: *const u8) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (first, second) = (F::load(source), F::load(source.add(F::REGISTERS * V::BYTES)));
-            let (even, odd) = V::unzip16(first, second);
-            V::max16(even, odd)
-        }
+        let (first, second) = (F::load(source), F::load(source.add(F::REGISTERS * V::BYTES)));
+        let (even, odd) = V::unzip16(first, second);
+        V::max16(even, odd)
     }
 }
 
@@ -129,15 +132,12 @@ impl<B: Bits, V: Vector> InRegisters<'_, B, V> {
 #[inline(always)]
 unsafe fn each<B: Bits, V: Vector, const REGISTERS: usize>(mut from: *const u8, found: &mut [B]) -> usize {
     for largest in &mut *found {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut most = B::raised::<V>(V::splat16(0), V::load(from));
-            for register in 1..REGISTERS {
-                most = B::raised::<V>(most, V::load(from.add(register * V::BYTES)));
-            }
-            *largest = (*largest).max(B::most::<V>(most));
-            from = from.add(REGISTERS * V::BYTES);
+        let mut most = B::raised::<V>(V::splat16(0), V::load(from));
+        for register in 1..REGISTERS {
+            most = B::raised::<V>(most, V::load(from.add(register * V::BYTES)));
         }
+        *largest = (*largest).max(B::most::<V>(most));
+        from = from.add(REGISTERS * V::BYTES);
     }
     found.len()
 }
@@ -149,11 +149,8 @@ unsafe fn each<B: Bits, V: Vector, const REGISTERS: usize>(mut from: *const u8, 
 #[inline(always)]
 unsafe fn fold<V: Vector, F: Folded<V>>(from: *const u8, to: *mut u8, count: usize) {
     for i in 0..count {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (from, to) = (from.add(i * F::REGISTERS * V::BYTES), to.add(i * V::BYTES));
-            V::store(to, V::max16(V::load(to), F::load(from)));
-        }
+        let (from, to) = (from.add(i * F::REGISTERS * V::BYTES), to.add(i * V::BYTES));
+        V::store(to, V::max16(V::load(to), F::load(from)));
     }
 }
 
@@ -208,18 +205,15 @@ pub(super) unsafe fn raise_largest<B: Bits>(
     blocks: Blocks,
     found: &mut [B],
 ) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let done: Option<()> = if size_of::<B>() == size_of::<u64>() {
-            None
-        } else {
-            with_vectors!(level, vectors => {
-                vectors.run(InRegisters(Largest { area, blocks, found: &mut *found }, vectors));
-            })
-        };
-        if done.is_none() {
-            run_portable(Largest { area, blocks, found });
-        }
+    let done: Option<()> = if size_of::<B>() == size_of::<u64>() {
+        None
+    } else {
+        with_vectors!(level, vectors => {
+            vectors.run(InRegisters(Largest { area, blocks, found: &mut *found }, vectors));
+        })
+    };
+    if done.is_none() {
+        run_portable(Largest { area, blocks, found });
     }
 }
 
@@ -303,6 +297,5 @@ pub(super) unsafe fn widen<T: Real>(
     blocks: Blocks,
     extremes: &mut [Extremes<T>],
 ) {
-    // SAFETY: the caller's promise.
-    unsafe { T::run(level, Widen { area, blocks, extremes }) };
+    T::run(level, Widen { area, blocks, extremes });
 }

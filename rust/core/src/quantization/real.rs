@@ -1,4 +1,11 @@
 //! The floats that blocks are computed in: float32, or float64 for exact results.
+//!
+//! Unsafe functions need what those of [`crate::kernels::vectors`] do: their bodies are not marked again either.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this module says"
+)]
 
 use num_traits::PrimInt;
 use operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
@@ -41,28 +48,24 @@ pub(super) trait Bits: Copy + Default + Ord + PrimInt {
 impl Bits for u16 {
     #[inline(always)]
     unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::max16(most, V::and(bits, V::splat16(Self::MAX >> 1))) }
+        V::max16(most, V::and(bits, V::splat16(Self::MAX >> 1)))
     }
 
     #[inline(always)]
     unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self {
-        // SAFETY: the trait's contract.
-        unsafe { V::most16(magnitudes) }
+        V::most16(magnitudes)
     }
 }
 
 impl Bits for u32 {
     #[inline(always)]
     unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { larger_magnitudes::<V>(most, bits) }
+        larger_magnitudes::<V>(most, bits)
     }
 
     #[inline(always)]
     unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self {
-        // SAFETY: the trait's contract.
-        unsafe { V::most32(magnitudes) }
+        V::most32(magnitudes)
     }
 }
 
@@ -176,8 +179,7 @@ macro_rules! real {
 
             #[inline(always)]
             unsafe fn run<K: RawKernel>($level: Level, $kernel: K) -> K::Output {
-                // SAFETY: the caller's promise.
-                unsafe { $run }
+                $run
             }
         }
     };

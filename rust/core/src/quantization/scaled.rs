@@ -1,4 +1,11 @@
 //! Elements times numbers of their blocks, or divided by them, from bf16, float32 or int8 to bf16 or float32 in one pass.
+//!
+//! Unsafe functions need what those of [`crate::kernels::vectors`] do: their bodies are not marked again either.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this module says"
+)]
 
 use std::marker::PhantomData;
 
@@ -113,13 +120,10 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
         for &number in self.what.numbers {
             end = end.min(self.count);
             for place in start..end {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let value = self.from.add(place).read_unaligned().f32();
-                    let result = if divides { value / number } else { value * number };
-                    let result = if !divides && result.is_nan() { f32::NAN } else { result };
-                    self.to.add(place).write_unaligned(Z::rounded(result));
-                }
+                let value = self.from.add(place).read_unaligned().f32();
+                let result = if divides { value / number } else { value * number };
+                let result = if !divides && result.is_nan() { f32::NAN } else { result };
+                self.to.add(place).write_unaligned(Z::rounded(result));
             }
             (start, end) = (end, end + width);
         }
@@ -132,32 +136,27 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
     /// The level's features, and as many elements at both pointers.
     #[inline(always)]
     unsafe fn step<V: Vector>(from: *const A, to: *mut Z, [first, second]: [Operand<V>; 2], ready: Ready<V>) {
-        // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            let [a, b] = if A::HALF && Z::HALF {
-                alternate_bf16::<V>(V::load(from.cast()))
-            } else {
-                A::load::<V>(from)
-            };
-            if Z::HALF && first.has_reciprocal {
-                let a = first.negative_quotient::<A>(a, ready.corrects);
-                let halves = Self::halves::<V>(a, second.negative_quotient::<A>(b, ready.corrects));
-                return Self::store_halves::<V, true>(to, halves, ready);
-            }
-            let (mut a, mut b) = if ready.divides {
-                (V::quotient(a, first.number), V::quotient(b, second.number))
-            } else {
-                (V::product(a, first.number), V::product(b, second.number))
-            };
-            if !ready.divides && V::any_nan([a, b]) {
-                (a, b) = (V::from_bits(V::limited(a, ready.nan)), V::from_bits(V::limited(b, ready.nan)));
-            }
-            if Z::HALF {
-                return Self::store_halves::<V, false>(to, Self::halves::<V>(a, b), ready);
-            }
-            V::store(to.cast(), V::bits(a));
-            V::store(to.cast::<u8>().add(V::BYTES), V::bits(b));
+        // No `map`: the instructions of a level are not inlined into closures.
+        let [a, b] =
+            if A::HALF && Z::HALF { alternate_bf16::<V>(V::load(from.cast())) } else { A::load::<V>(from) };
+        if Z::HALF && first.has_reciprocal {
+            let a = first.negative_quotient::<A>(a, ready.corrects);
+            let halves = Self::halves::<V>(a, second.negative_quotient::<A>(b, ready.corrects));
+            return Self::store_halves::<V, true>(to, halves, ready);
         }
+        let (mut a, mut b) = if ready.divides {
+            (V::quotient(a, first.number), V::quotient(b, second.number))
+        } else {
+            (V::product(a, first.number), V::product(b, second.number))
+        };
+        if !ready.divides && V::any_nan([a, b]) {
+            (a, b) = (V::from_bits(V::limited(a, ready.nan)), V::from_bits(V::limited(b, ready.nan)));
+        }
+        if Z::HALF {
+            return Self::store_halves::<V, false>(to, Self::halves::<V>(a, b), ready);
+        }
+        V::store(to.cast(), V::bits(a));
+        V::store(to.cast::<u8>().add(V::BYTES), V::bits(b));
     }
 
     /// Returns the lower and the upper halves of results.
@@ -166,14 +165,7 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
     /// The level's features.
     #[inline(always)]
     unsafe fn halves<V: Vector>(a: V::F32s, b: V::F32s) -> (V::Integers, V::Integers) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if A::HALF {
-                V::alternate_halves(V::bits(a), V::bits(b))
-            } else {
-                V::halves(V::bits(a), V::bits(b))
-            }
-        }
+        if A::HALF { V::alternate_halves(V::bits(a), V::bits(b)) } else { V::halves(V::bits(a), V::bits(b)) }
     }
 
     /// Rounds and stores them, or their negatives.
@@ -186,14 +178,11 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
         (low, high): (V::Integers, V::Integers),
         ready: Ready<V>,
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut rounded = Z::round::<V>(low, high, ready.one);
-            if NEGATIVE {
-                rounded = V::add16(rounded, V::splat16(SIGN));
-            }
-            V::store(to.cast(), if A::HALF { rounded } else { V::halves_in_order(rounded) });
+        let mut rounded = Z::round::<V>(low, high, ready.one);
+        if NEGATIVE {
+            rounded = V::add16(rounded, V::splat16(SIGN));
         }
+        V::store(to.cast(), if A::HALF { rounded } else { V::halves_in_order(rounded) });
     }
 
     /// Does the same for fewer elements of one block.
@@ -230,30 +219,27 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
         // A product needs none.
         let reciprocal = |index: usize| if ready.divides { reciprocals[index] } else { 0.0 };
         let (mut start, mut first) = (0, 0);
-        // SAFETY: the caller's promise.
-        unsafe {
-            if V::BYTES == MOST_BYTES && width == lanes && begun == 0 {
-                while start + 2 * lanes <= self.count {
-                    let pair = [numbers[first], numbers[first + 1]];
-                    let reciprocals = [reciprocal(first), reciprocal(first + 1)];
-                    let pair = Operand::<V>::of_two(pair, reciprocals, A::HALF && Z::HALF);
-                    Self::step::<V>(self.from.add(start), self.to.add(start), pair, ready);
-                    (start, first) = (start + 2 * lanes, first + 2);
-                }
+        if V::BYTES == MOST_BYTES && width == lanes && begun == 0 {
+            while start + 2 * lanes <= self.count {
+                let pair = [numbers[first], numbers[first + 1]];
+                let reciprocals = [reciprocal(first), reciprocal(first + 1)];
+                let pair = Operand::<V>::of_two(pair, reciprocals, A::HALF && Z::HALF);
+                Self::step::<V>(self.from.add(start), self.to.add(start), pair, ready);
+                (start, first) = (start + 2 * lanes, first + 2);
             }
-            let mut end = start + width - begun;
-            for (index, &number) in numbers.iter().enumerate().skip(first) {
-                end = end.min(self.count);
-                let [number, _] = Operand::<V>::of_two([number; 2], [reciprocal(index); 2], false);
-                while start + 2 * lanes <= end {
-                    Self::step::<V>(self.from.add(start), self.to.add(start), [number, number], ready);
-                    start += 2 * lanes;
-                }
-                if start < end {
-                    self.part::<V>(start, end - start, number, ready);
-                }
-                (start, end) = (end, end + width);
+        }
+        let mut end = start + width - begun;
+        for (index, &number) in numbers.iter().enumerate().skip(first) {
+            end = end.min(self.count);
+            let [number, _] = Operand::<V>::of_two([number; 2], [reciprocal(index); 2], false);
+            while start + 2 * lanes <= end {
+                Self::step::<V>(self.from.add(start), self.to.add(start), [number, number], ready);
+                start += 2 * lanes;
             }
+            if start < end {
+                self.part::<V>(start, end - start, number, ready);
+            }
+            (start, end) = (end, end + width);
         }
     }
 }
@@ -275,14 +261,11 @@ impl<V: Vector> Ready<V> {
     /// The level's features.
     #[inline(always)]
     unsafe fn new(divides: bool, corrects: bool) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Self {
-                divides,
-                corrects,
-                one: V::splat16(u16::from(unknown_one())),
-                nan: [V::splat32(u32::MAX >> 1), V::splat32(f32::NAN.to_bits()), V::splat32(0)],
-            }
+        Self {
+            divides,
+            corrects,
+            one: V::splat16(u16::from(unknown_one())),
+            nan: [V::splat32(u32::MAX >> 1), V::splat32(f32::NAN.to_bits()), V::splat32(0)],
         }
     }
 }
@@ -307,21 +290,18 @@ impl<V: Vector> Operand<V> {
     /// The level's features.
     #[inline(always)]
     unsafe fn negative_quotient<A: Source>(&self, a: V::F32s, corrects: bool) -> V::F32s {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut result = V::product(a, self.reciprocal);
-            for _ in 0..if !corrects {
-                0
-            } else if A::HALF {
-                1
-            } else {
-                2
-            } {
-                let remainder = V::product_sum(result, self.number, a);
-                result = V::product_sum(remainder, self.reciprocal, result);
-            }
-            result
+        let mut result = V::product(a, self.reciprocal);
+        for _ in 0..if !corrects {
+            0
+        } else if A::HALF {
+            1
+        } else {
+            2
+        } {
+            let remainder = V::product_sum(result, self.number, a);
+            result = V::product_sum(remainder, self.reciprocal, result);
         }
+        result
     }
 
     /// Returns the numbers of two blocks, with their reciprocals or 0: of each a register, or a half of both registers.
@@ -331,27 +311,21 @@ impl<V: Vector> Operand<V> {
     #[inline(always)]
     unsafe fn of_two(numbers: [f32; 2], reciprocals: [f32; 2], by_halves: bool) -> [Self; 2] {
         let has_reciprocal = reciprocals[0] != 0.0 && reciprocals[1] != 0.0;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (number, reciprocal) = (Self::lanes(numbers, by_halves), Self::lanes(reciprocals, by_halves));
-            [
-                Self { number: number[0], reciprocal: reciprocal[0], has_reciprocal },
-                Self { number: number[1], reciprocal: reciprocal[1], has_reciprocal },
-            ]
-        }
+        let (number, reciprocal) = (Self::lanes(numbers, by_halves), Self::lanes(reciprocals, by_halves));
+        [
+            Self { number: number[0], reciprocal: reciprocal[0], has_reciprocal },
+            Self { number: number[1], reciprocal: reciprocal[1], has_reciprocal },
+        ]
     }
 
     /// # Safety
     /// The level's features.
     #[inline(always)]
     unsafe fn lanes([first, second]: [f32; 2], by_halves: bool) -> [V::F32s; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if by_halves {
-                [V::from_bits(V::splat_halves32(first.to_bits(), second.to_bits())); 2]
-            } else {
-                [V::from_bits(V::splat32(first.to_bits())), V::from_bits(V::splat32(second.to_bits()))]
-            }
+        if by_halves {
+            [V::from_bits(V::splat_halves32(first.to_bits(), second.to_bits())); 2]
+        } else {
+            [V::from_bits(V::splat32(first.to_bits())), V::from_bits(V::splat32(second.to_bits()))]
         }
     }
 }
@@ -440,32 +414,26 @@ pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
     /// As for `scale`.
     unsafe fn scale_rows<A: Source, Z: Target>(level: Level, what: Scaling<'_>) {
         let rows = || EachRow::<A, Z>(what, PhantomData);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let done: Option<()> = with_vectors!(level, vectors => vectors.run(InRegisters(rows(), vectors)));
-            if done.is_none() {
-                run_portable(rows());
-            }
+        let done: Option<()> = with_vectors!(level, vectors => vectors.run(InRegisters(rows(), vectors)));
+        if done.is_none() {
+            run_portable(rows());
         }
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        if let Some(shifts) = what.shifts() {
-            let shifts = &shifts[..what.numbers.len()];
-            if with_vectors!(level, vectors => vectors.run(Shifted(what, shifts, vectors))) == Some(true) {
-                return;
-            }
+    if let Some(shifts) = what.shifts() {
+        let shifts = &shifts[..what.numbers.len()];
+        if with_vectors!(level, vectors => vectors.run(Shifted(what, shifts, vectors))) == Some(true) {
+            return;
         }
-        match (what.from.1, what.to.1) {
-            (Float::F32, Float::OddBf16) => scale_rows::<f32, Odd>(level, what),
-            (Float::F32, Float::Bf16) => scale_rows::<f32, u16>(level, what),
-            (Float::F32, _) => scale_rows::<f32, f32>(level, what),
-            (Float::Int8, Float::Bf16) => scale_rows::<i8, u16>(level, what),
-            (Float::Int8, _) => scale_rows::<i8, f32>(level, what),
-            (_, Float::Bf16) => scale_rows::<u16, u16>(level, what),
-            (_, Float::OddBf16) => scale_rows::<u16, Odd>(level, what),
-            _ => scale_rows::<u16, f32>(level, what),
-        }
+    }
+    match (what.from.1, what.to.1) {
+        (Float::F32, Float::OddBf16) => scale_rows::<f32, Odd>(level, what),
+        (Float::F32, Float::Bf16) => scale_rows::<f32, u16>(level, what),
+        (Float::F32, _) => scale_rows::<f32, f32>(level, what),
+        (Float::Int8, Float::Bf16) => scale_rows::<i8, u16>(level, what),
+        (Float::Int8, _) => scale_rows::<i8, f32>(level, what),
+        (_, Float::Bf16) => scale_rows::<u16, u16>(level, what),
+        (_, Float::OddBf16) => scale_rows::<u16, Odd>(level, what),
+        _ => scale_rows::<u16, f32>(level, what),
     }
 }
 

@@ -160,10 +160,10 @@ pub(crate) unsafe fn copy_some<T>(source: *const u8, indices: &[u16], codes: &mu
 pub(crate) struct CollectorScratch {
     counts: bool,
     pub(crate) meter: MeterScratch,
-    histogram: Histogram,
+    histogram: Box<Histogram>,
     tile_statistics: TileScratch,
-    codes: Tile<u32>,
-    results: Tile<u64>,
+    codes: Box<Tile<u32>>,
+    results: Box<Tile<u64>>,
 }
 
 impl CollectorScratch {
@@ -171,7 +171,7 @@ impl CollectorScratch {
     pub(crate) fn begin(&mut self, flag_free: &FlagFree, count: usize) {
         self.counts = flag_free.counts && count >= COUNT_FROM;
         if self.counts {
-            self.histogram = Histogram::default();
+            *self.histogram = Histogram::default();
         }
         self.tile_statistics.begin();
     }

@@ -104,10 +104,12 @@ impl<const COLUMNS: usize> Kernel for Outside<'_, COLUMNS> {
     fn run(self) -> usize {
         let Self { columns, range: Within { smallest, largest, mask }, indices } = self;
         let mut found = 0;
-        for start in (0..columns[0].count()).step_by(LANES) {
+        let count = columns[0].count();
+        assert!(columns.iter().all(|column| column.count() == count));
+        for start in (0..count).step_by(LANES) {
             let is_outside = |lane| {
                 columns.iter().fold(false, |any, column| {
-                    // SAFETY: the count is a multiple of LANES.
+                    // SAFETY: `start` is below the count of each column, a multiple of LANES, and so is `start + lane`.
                     let magnitude = (unsafe { column.get(start + lane) }.to_bits() & mask) as i32;
                     // As integers with a sign, which compilers compare in one instruction: negative ones are below.
                     any | (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0))

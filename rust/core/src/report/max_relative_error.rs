@@ -133,8 +133,9 @@ impl Kernel for Rise {
     fn run(self) -> Option<MaxRelativeError> {
         let Self { sources, errors, from: mut most } = self;
         let mut risen = None;
+        assert!(errors.count() == sources.count());
         for start in (0..sources.count()).step_by(LANES) {
-            // SAFETY: both counts are the same multiple of LANES.
+            // SAFETY: `start` is below both counts, which are multiples of LANES, and so is `start + lane`.
             let at = |lane| unsafe { (sources.get(start + lane).abs(), errors.get(start + lane).abs()) };
             // An error above an exact product is not below the rounded one.
             let may_rise = |(x, error): (f32, f32)| (error >= most.ratio * x) & (error > 0.0) & (x > 0.0);

@@ -87,11 +87,11 @@ impl Meter {
 /// The columns of one tile, reused for all tiles.
 #[derive(Default)]
 pub(crate) struct MeterScratch {
-    near: Tile<f64>,
-    rest: Tile<f64>,
-    result: Tile<f64>,
-    result_rest: Tile<f64>,
-    roots: Tile<f64>,
-    errors: Tile<f64>,
-    quotients: Tile<f64>,
+    near: Box<Tile<f64>>,
+    rest: Box<Tile<f64>>,
+    result: Box<Tile<f64>>,
+    result_rest: Box<Tile<f64>>,
+    roots: Box<Tile<f64>>,
+    errors: Box<Tile<f64>>,
+    quotients: Box<Tile<f64>>,
 }

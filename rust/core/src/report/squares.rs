@@ -88,7 +88,7 @@ pub(crate) fn add_f32s(
     // Where the squares of a lane have no more bits than float64, no addition rounds.
     const BITS: i32 = f64::MANTISSA_DIGITS as i32 - (TILE / LANES).ilog2() as i32;
     if is_exact && 2 * (exponent_of(largest) + 1 - grid) > BITS {
-        let mut wide = Tile::default();
+        let mut wide = Tile([0.0; TILE]);
         for (i, wide) in wide.0[..column.count()].iter_mut().enumerate() {
             // SAFETY: `i` is below the count.
             *wide = f64::from(unsafe { column.get(i) });

@@ -19,8 +19,9 @@ impl Kernel for SubnormalCount {
     fn run(self) -> [u32; 2] {
         let Self { sources, errors, normal } = self;
         let (mut below, mut zeros) = (0, 0);
+        assert!(errors.is_none_or(|errors| errors.count() == sources.count()));
         for i in 0..sources.count() {
-            // SAFETY: `i` is below the counts.
+            // SAFETY: `i` is below the count, which is that of the errors too.
             let (x, error) = unsafe { (sources.get(i), errors.map_or(0.0, |errors| errors.get(i))) };
             // The sum is the result, hence exact.
             let result = bits(x + error);

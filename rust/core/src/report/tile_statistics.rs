@@ -256,11 +256,11 @@ fn clear(column: &mut Tile<f32>, indices: &[u16]) {
 /// The columns of a tile, and the largest relative error of the tiles before it.
 #[derive(Default)]
 pub(super) struct TileScratch {
-    source: Tile<f32>,
-    target: Tile<f32>,
+    source: Box<Tile<f32>>,
+    target: Box<Tile<f32>>,
     max_relative_error: MaxRelativeError,
     /// The indices of sources outside the range.
-    outside: Tile<u16>,
+    outside: Box<Tile<u16>>,
 }
 
 impl TileScratch {

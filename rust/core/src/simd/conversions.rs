@@ -18,8 +18,7 @@ pub(crate) trait Conversions: Vector {
     /// Does the same for signed integers in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.
     #[inline(always)]
     unsafe fn truncated_quickly_f64(source: *const u8) -> Self::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { Self::truncated_f64::<true>(source) }
+        Self::truncated_f64::<true>(source)
     }
     /// Returns whether any integer may come from NaN or a number outside the range.
     #[inline(always)]
@@ -41,11 +40,8 @@ pub(crate) trait Conversions: Vector {
     unsafe fn rounded_away_quickly(a: Self::F32s) -> Self::Integers {
         const { assert!(Self::DOUBTS, "infinities become NaN") };
         // A last bit that is set lifts ties above the middle, and moves no other number to another side.
-        // SAFETY: the trait's contract.
-        unsafe {
-            let lifted = Self::from_bits(Self::or(Self::bits(a), Self::splat32(1)));
-            Self::rounded_quickly::<{ rounding::NEAREST_EVEN }>(lifted)
-        }
+        let lifted = Self::from_bits(Self::or(Self::bits(a), Self::splat32(1)));
+        Self::rounded_quickly::<{ rounding::NEAREST_EVEN }>(lifted)
     }
     /// Returns whether any bit differs between two times four registers.
     unsafe fn any_unequal(a: [Self::Integers; 4], b: [Self::Integers; 4]) -> bool;

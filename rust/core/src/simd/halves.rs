@@ -14,8 +14,7 @@ pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> u16::BITS) as u16;
 /// The level's features.
 #[inline(always)]
 pub(crate) unsafe fn alternate_bf16<V: Vector>(a: V::Integers) -> [V::F32s; 2] {
-    // SAFETY: the caller's promise.
-    unsafe { [V::from_bits(V::raised(a)), V::from_bits(V::and(a, V::splat32(u32::MAX << 16)))] }
+    [V::from_bits(V::raised(a)), V::from_bits(V::and(a, V::splat32(u32::MAX << 16)))]
 }
 
 /// Rounds the upper 16 bits to nearest even by the lower 16 bits.
@@ -28,11 +27,8 @@ pub(crate) unsafe fn up_above_middle<V: Vector>(
     high: V::Integers,
     one: V::Integers,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let above = V::sub_saturated16(or_masked::<V>(low, high, one), V::splat16(SIGN));
-        V::add16(high, V::min16(above, one))
-    }
+    let above = V::sub_saturated16(or_masked::<V>(low, high, one), V::splat16(SIGN));
+    V::add16(high, V::min16(above, one))
 }
 
 /// Converts two registers of float32, none of them NaN, to bf16 rounded to nearest even; `one` is 1 in every u16.
@@ -41,11 +37,8 @@ pub(crate) unsafe fn up_above_middle<V: Vector>(
 /// The level's features.
 #[inline(always)]
 pub(crate) unsafe fn nearest_bf16<V: Vector>(a: V::F32s, b: V::F32s, one: V::Integers) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (low, high) = V::halves(V::bits(a), V::bits(b));
-        V::halves_in_order(up_above_middle::<V>(low, high, one))
-    }
+    let (low, high) = V::halves(V::bits(a), V::bits(b));
+    V::halves_in_order(up_above_middle::<V>(low, high, one))
 }
 
 /// Rounds the upper 16 bits to odd: the last bit records whether the lower 16 bits are zero. Another rounding to fewer bits
@@ -55,8 +48,7 @@ pub(crate) unsafe fn nearest_bf16<V: Vector>(a: V::F32s, b: V::F32s, one: V::Int
 /// The level's features.
 #[inline(always)]
 pub(crate) unsafe fn to_odd<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe { V::or(high, V::min16(low, one)) }
+    V::or(high, V::min16(low, one))
 }
 
 /// Returns the larger of magnitudes and those of other float32, lane by lane; NaN is beyond infinity.
@@ -65,6 +57,5 @@ pub(crate) unsafe fn to_odd<V: Vector>(low: V::Integers, high: V::Integers, one:
 /// The level's features.
 #[inline(always)]
 pub(crate) unsafe fn larger_magnitudes<V: Vector>(largest: V::Integers, bits: V::Integers) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe { V::max32(largest, V::and(bits, V::splat32(u32::MAX >> 1))) }
+    V::max32(largest, V::and(bits, V::splat32(u32::MAX >> 1)))
 }

@@ -4,6 +4,15 @@
 //! [`Vector`] and the traits that extend it have one implementation per level. An algorithm is written once over them, as
 //! a [`RawKernel`](crate::cpu::RawKernel) that [`Vector::run`] runs; levels without an implementation take the loops over
 //! single elements.
+//!
+//! An unsafe function of this room needs the features of its level, and as many bytes at its pointers as it moves. Its body is
+//! made of instructions of that level and of functions with the same needs, on the same bytes or parts of them; so the body
+//! is not marked again. A block of its own is for what needs more, and says why that is so.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this room says"
+)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

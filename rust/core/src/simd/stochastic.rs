@@ -18,11 +18,8 @@ pub(crate) trait StochasticOps: Conversions {
     /// Clamps the upper 16 bits to 8 bits, signed or unsigned.
     #[inline(always)]
     unsafe fn clamp_upper_to_8<const SIGNED: bool>([a, b, c, d]: [Self::Integers; 4]) -> Self::Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (a, b) = (Self::sar32(a, 16), Self::sar32(b, 16));
-            Self::clamp_to_8::<SIGNED>([a, b, Self::sar32(c, 16), Self::sar32(d, 16)])
-        }
+        let (a, b) = (Self::sar32(a, 16), Self::sar32(b, 16));
+        Self::clamp_to_8::<SIGNED>([a, b, Self::sar32(c, 16), Self::sar32(d, 16)])
     }
     /// The smaller of float32, none of them NaN.
     unsafe fn smaller(a: Self::F32s, b: Self::F32s) -> Self::F32s;

@@ -2,15 +2,12 @@
 
 use crate::cpu::{Level, Owner, RawKernel};
 
-/// Operations of one instruction or a few, each with the contract of the trait, or of the module.
+/// Operations of one instruction or a few.
 macro_rules! operations {
     ($($(#[$doc:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
         $(#[$doc])*
         #[inline(always)]
-        $visibility unsafe fn $name($($argument: $type),*) $(-> $result)? {
-            // SAFETY: that contract.
-            unsafe { $body }
-        }
+        $visibility unsafe fn $name($($argument: $type),*) $(-> $result)? $body
     )*};
 }
 pub(super) use operations;
@@ -171,8 +168,7 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Returns the lower and the upper u16 of two registers of 32-bit lanes, in an order of the level's own.
     #[inline(always)]
     unsafe fn halves(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers) {
-        // SAFETY: the trait's contract.
-        unsafe { Self::unzip16(a, b) }
+        Self::unzip16(a, b)
     }
     /// Returns such u16 in memory order.
     #[inline(always)]
@@ -202,16 +198,14 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Does the same; values outside float32's normal range may be rounded in another way.
     #[inline(always)]
     unsafe fn load_f64_midrange(source: *const u8) -> Self::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { Self::load_f64(source) }
+        Self::load_f64(source)
     }
     /// Loads two registers of float64 as float32 rounded to nearest; NaN keeps its sign.
     unsafe fn load_f64_nearest(source: *const u8) -> Self::F32s;
     /// Loads as many 64-bit integers as a register has bytes, as float32 rounded to nearest.
     #[inline(always)]
     unsafe fn nearest_of_64_bits<const SIGNED: bool>(source: *const u8) -> [Self::F32s; 4] {
-        // SAFETY: the trait's contract.
-        unsafe { nearest_one_by_one::<Self, SIGNED>(source) }
+        nearest_one_by_one::<Self, SIGNED>(source)
     }
     /// Converts two registers of float32 to float16, in one of the [`rounding`]s; NaN keeps the upper bits of its
     /// payload.
@@ -281,8 +275,7 @@ pub(crate) trait Tables: Vector {
 /// The level's features.
 #[inline(always)]
 pub(crate) unsafe fn or_masked<V: Vector>(a: V::Integers, b: V::Integers, mask: V::Integers) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe { V::or(a, V::and(b, mask)) }
+    V::or(a, V::and(b, mask))
 }
 
 /// Loads as many 64-bit integers as a register has bytes, as float32 rounded to nearest, one after the other.

@@ -15,6 +15,7 @@ use crate::exec::pass::{Pass, Positions};
 use crate::format::{Format, Kind};
 use crate::kernels::request::pivot_format;
 use crate::kernels::stages::stage::{Span, Stage};
+use crate::kernels::tile::Tile;
 use crate::layout::transfer::Gaps;
 use crate::layout::{OPERANDS, Run, SOURCE};
 use crate::plan::operands::Source;
@@ -152,6 +153,7 @@ impl SurveyedArray {
         let columns = position.part * PART..self.columns.0.min((position.part + 1) * PART);
         let matrix = self.matrix_offset(position.matrix);
         let Buffers { room, singles, values, rests, tables, band } = buffers;
+        let (singles, values, rests) = (&mut singles.0, &mut values.0, &mut rests.0);
         let mut smallest = f64::INFINITY.to_bits();
         for start in columns.clone().step_by(PIECE) {
             let count = PIECE.min(columns.end - start);
@@ -162,7 +164,7 @@ impl SurveyedArray {
                 // SAFETY: the caller's promise; the room has 8 bytes for each element of a piece, which is the most of a
                 // real format.
                 let codes =
-                    unsafe { self.operand.read(self.level, Gaps::Leave, &[run], room.as_mut_ptr().cast()) };
+                    unsafe { self.operand.read(self.level, Gaps::Leave, &[run], room.0.as_mut_ptr().cast()) };
                 let mut others = Others::default();
                 let mut done = 0;
                 if let Some(reader) = self.singles.as_ref().filter(|_| survey.few.are_too_many()) {
@@ -231,11 +233,11 @@ fn add_subnormal(magnitude: f64, survey: &mut Survey) {
 
 /// The buffers of a thread; tables are empty between calls of [`Pass::process`].
 pub(super) struct Buffers {
-    room: [u64; PIECE],
-    singles: [f32; PIECE],
-    values: [f64; PIECE],
+    room: Box<Tile<u64, PIECE>>,
+    singles: Box<Tile<f32, PIECE>>,
+    values: Box<Tile<f64, PIECE>>,
     /// What float64 does not hold of integers, which is not looked at.
-    rests: [f64; PIECE],
+    rests: Box<Tile<f64, PIECE>>,
     tables: Tables,
     band: Vec<RowBinades>,
 }
@@ -243,10 +245,10 @@ pub(super) struct Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         Self {
-            room: [0; PIECE],
-            singles: [0.0; PIECE],
-            values: [0.0; PIECE],
-            rests: [0.0; PIECE],
+            room: Box::default(),
+            singles: Box::default(),
+            values: Box::default(),
+            rests: Box::default(),
             tables: Tables::default(),
             band: (0..BAND).map(|_| RowBinades::default()).collect(),
         }

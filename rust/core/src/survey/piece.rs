@@ -133,7 +133,7 @@ pub(super) struct Tables {
     /// Elements of strips by the most bits that a significand of theirs needs.
     significant: Significant,
     columns: Columns,
-    windows: Windows,
+    windows: Box<Windows>,
 }
 
 struct Significant([u64; 64]);
@@ -359,7 +359,8 @@ struct Strip {
 /// Adds a strip whose elements are within so many steps of binades; returns how many they are.
 #[inline(always)]
 fn add_windows<const STEPS: usize>(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
-    let Tables { of16, of32, of128, squares, columns, windows: Windows(windows), .. } = tables;
+    let Tables { of16, of32, of128, squares, columns, windows, .. } = tables;
+    let Windows(windows) = &mut **windows;
     let &Strip { number, maxima, maximum, lowest, .. } = strip;
     let (first, highest) = (DEPTH - STEPS * STEP, field_of(maximum));
     // What has no binade adds zeros to the lowest cell.

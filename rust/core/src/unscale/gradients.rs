@@ -226,10 +226,10 @@ struct Unscale<'a> {
 /// The buffers of a thread.
 #[derive(Default)]
 struct Buffers {
-    source: Tile<u64>,
-    lanes: Tile<u64>,
-    target: Tile<u64>,
-    flags: Tile<u8>,
+    source: Box<Tile<u64>>,
+    lanes: Box<Tile<u64>>,
+    target: Box<Tile<u64>>,
+    flags: Box<Tile<u8>>,
     runs: Vec<Run>,
 }
 

@@ -1,7 +1,8 @@
 //! Stages: loops over elements, from source bytes to pivot lanes or from pivot lanes to target bytes.
 //!
-//! Elements are read and written through raw pointers: the memory belongs to a host whose other threads may write
-//! to it meanwhile, so no reference to it may exist. A racing write can change which value is cast, nothing else.
+//! Elements are read and written through raw pointers: the memory belongs to a host, which has pointers to it of its own,
+//! so no reference to it may exist. While another thread of the host writes there, no call is sound: that is a data race, for
+//! which Rust defines no result. It is the host's to prevent, as for its own functions.
 
 use std::any::type_name;
 use std::marker::PhantomData;

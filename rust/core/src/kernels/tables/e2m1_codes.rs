@@ -151,11 +151,8 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
     /// The level's features, and there is such a block.
     #[inline(always)]
     unsafe fn of_one(&self, block: usize) -> Operand<V> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (first, table) = self.block(block);
-            Operand { first: V::splat32(first), entries: V::load_entries([table; 2]) }
-        }
+        let (first, table) = self.block(block);
+        Operand { first: V::splat32(first), entries: V::load_entries([table; 2]) }
     }
 
     /// Returns the operand of two blocks, a half of a register each.
@@ -164,12 +161,9 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
     /// The level's features, and there are such blocks.
     #[inline(always)]
     unsafe fn of_two(&self, block: usize) -> Operand<V> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (lower, upper) = (self.block(block), self.block(block + 1));
-            let entries = V::load_entries([lower.1, upper.1]);
-            Operand { first: V::splat_halves32(lower.0, upper.0), entries }
-        }
+        let (lower, upper) = (self.block(block), self.block(block + 1));
+        let entries = V::load_entries([lower.1, upper.1]);
+        Operand { first: V::splat_halves32(lower.0, upper.0), entries }
     }
 
     /// Returns the codes of a register, in u16.
@@ -178,16 +172,13 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
     /// The level's features, and a register at the pointer.
     #[inline(always)]
     unsafe fn codes(from: *const u8, operand: Operand<V>) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let bits = V::load(from);
-            let distance = V::sub_saturated16(V::and(bits, V::splat16(MAGNITUDE)), operand.first);
-            let entries = V::entries16(operand.entries, V::shr16(distance, INTERVAL_BITS));
-            let sum = V::add16(distance, entries);
-            let code = V::and(V::shr16(sum, INTERVAL_BITS), V::splat16(CODE));
-            let signed = or_masked::<V>(code, V::shr16(bits, 12), V::splat16(SIGN));
-            if SIGNED_ZEROS { signed } else { V::choose16(V::above16(code, V::splat16(0)), signed, code) }
-        }
+        let bits = V::load(from);
+        let distance = V::sub_saturated16(V::and(bits, V::splat16(MAGNITUDE)), operand.first);
+        let entries = V::entries16(operand.entries, V::shr16(distance, INTERVAL_BITS));
+        let sum = V::add16(distance, entries);
+        let code = V::and(V::shr16(sum, INTERVAL_BITS), V::splat16(CODE));
+        let signed = or_masked::<V>(code, V::shr16(bits, 12), V::splat16(SIGN));
+        if SIGNED_ZEROS { signed } else { V::choose16(V::above16(code, V::splat16(0)), signed, code) }
     }
 
     /// Finds the codes of two registers.
@@ -196,15 +187,12 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
     /// The level's features, two registers at the first place, and room for their codes at the second.
     #[inline(always)]
     unsafe fn step(&self, start: usize, first: Operand<V>, second: Operand<V>, weights: V::Integers) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let from = self.0.from.add(2 * start);
-            let (first, second) = (Self::codes(from, first), Self::codes(from.add(V::BYTES), second));
-            if self.0.form == Form::Bytes {
-                V::store(self.0.to.add(start), V::in_order(V::unzip8(first, second).0));
-            } else {
-                V::store_nibbles(self.0.to.add(start / 2), first, second, weights);
-            }
+        let from = self.0.from.add(2 * start);
+        let (first, second) = (Self::codes(from, first), Self::codes(from.add(V::BYTES), second));
+        if self.0.form == Form::Bytes {
+            V::store(self.0.to.add(start), V::in_order(V::unzip8(first, second).0));
+        } else {
+            V::store_nibbles(self.0.to.add(start / 2), first, second, weights);
         }
     }
 
@@ -291,14 +279,11 @@ pub(crate) fn fits_e2m1(level: Level, width: usize) -> bool {
 /// As many elements are readable, and their codes writable, apart from them; there are scales, and the tables of all
 /// lookups; the width fits the level.
 pub(crate) unsafe fn to_e2m1(level: Level, what: ToE2m1<'_>, signed_zeros: bool) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let _: Option<()> = with_vectors!(level, vectors => if signed_zeros {
-            vectors.run(Loop::<_, true>(what, vectors));
-        } else {
-            vectors.run(Loop::<_, false>(what, vectors));
-        });
-    }
+    let _: Option<()> = with_vectors!(level, vectors => if signed_zeros {
+        vectors.run(Loop::<_, true>(what, vectors));
+    } else {
+        vectors.run(Loop::<_, false>(what, vectors));
+    });
 }
 
 #[cfg(test)]

@@ -128,7 +128,6 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
 /// # Safety
 /// The elements are readable, and as many codes writable.
 pub(crate) unsafe fn to_e4m3(level: Level, what: ToE4m3<'_>, left: &mut Vec<Left>) -> bool {
-    // SAFETY: the caller's promise.
-    let done: Option<()> = unsafe { with_vectors!(level, vectors => vectors.run(Loop(what, left, vectors))) };
+    let done: Option<()> = with_vectors!(level, vectors => vectors.run(Loop(what, left, vectors)));
     done.is_some()
 }

@@ -75,8 +75,7 @@ unsafe impl<V: Tables> Step<V, 1> for ToByte {
 
     #[inline(always)]
     unsafe fn step(table: Self::Ready, source: *const u8) -> [V::Integers; 1] {
-        // SAFETY: the trait's contract.
-        unsafe { [V::lookup::<4>(table, V::load(source))] }
+        [V::lookup::<4>(table, V::load(source))]
     }
 }
 
@@ -93,11 +92,8 @@ unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
 
     #[inline(always)]
     unsafe fn step([low, high]: Self::Ready, source: *const u8) -> [V::Integers; SIZE] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let codes = V::load(source);
-            V::spread::<SIZE>(V::lookup::<4>(low, codes), V::lookup::<4>(high, codes))
-        }
+        let codes = V::load(source);
+        V::spread::<SIZE>(V::lookup::<4>(low, codes), V::lookup::<4>(high, codes))
     }
 }
 
@@ -122,11 +118,8 @@ unsafe impl<V: Tables> Step<V, 4> for ToFour {
 
     #[inline(always)]
     unsafe fn step([a, b, c, d]: Self::Ready, source: *const u8) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let codes = V::crosswise(V::load(source));
-            let (a, b) = (V::lookup::<4>(a, codes), V::lookup::<4>(b, codes));
-            V::interleave([a, b, V::lookup::<4>(c, codes), V::lookup::<4>(d, codes)])
-        }
+        let codes = V::crosswise(V::load(source));
+        let (a, b) = (V::lookup::<4>(a, codes), V::lookup::<4>(b, codes));
+        V::interleave([a, b, V::lookup::<4>(c, codes), V::lookup::<4>(d, codes)])
     }
 }

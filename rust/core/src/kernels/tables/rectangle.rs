@@ -84,17 +84,13 @@ pub(crate) fn pays(level: Level, is_float: bool) -> bool {
 /// # Safety
 /// The codes are readable, and results of 2 bytes writable.
 pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectangle) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(vectors) = Vectors::with_short_tables(level) {
-            let tables = tables.iter().map(super::rows::Rows::<_, 2, 4>::of);
-            return convert_rectangle(vectors, tables, rectangle);
-        }
-        let tables = tables.iter().map(|&planes| Some(ToMore(planes)));
-        with_vectors!(Tables, level, vectors => convert_rectangle(vectors, tables, rectangle))
-            .unwrap_or(false)
+    #[cfg(target_arch = "x86_64")]
+    if let Some(vectors) = Vectors::with_short_tables(level) {
+        let tables = tables.iter().map(super::rows::Rows::<_, 2, 4>::of);
+        return convert_rectangle(vectors, tables, rectangle);
     }
+    let tables = tables.iter().map(|&planes| Some(ToMore(planes)));
+    with_vectors!(Tables, level, vectors => convert_rectangle(vectors, tables, rectangle)).unwrap_or(false)
 }
 
 /// # Safety
@@ -109,7 +105,6 @@ unsafe fn convert_rectangle<V: Vector, S: Step<V, 2>>(
         let Some(step) = step else { return false };
         steps.push(step);
     }
-    // SAFETY: the caller's promise.
-    unsafe { vectors.run(RectangleLoop { steps: &steps, rectangle, _vectors: vectors }) };
+    vectors.run(RectangleLoop { steps: &steps, rectangle, _vectors: vectors });
     true
 }

@@ -90,25 +90,23 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     /// The level's features.
     #[inline(always)]
     unsafe fn registers(&self) -> Rows<Integers, PLANES, STEPS> {
-        // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            let zero = Avx2::splat8(0);
-            let mut ready = Rows {
-                first: [zero; PLANES],
-                classes: [
-                    short_tables::load_nibbles(&self.classes[0]),
-                    short_tables::load_nibbles(&self.classes[1]),
-                ],
-                steps: [[zero; PLANES]; STEPS],
-            };
-            for plane in 0..PLANES {
-                ready.first[plane] = short_tables::load_nibbles(&self.first[plane]);
-                for step in 0..STEPS {
-                    ready.steps[step][plane] = short_tables::load_nibbles(&self.steps[step][plane]);
-                }
+        // No `map`: the instructions of a level are not inlined into closures.
+        let zero = Avx2::splat8(0);
+        let mut ready = Rows {
+            first: [zero; PLANES],
+            classes: [
+                short_tables::load_nibbles(&self.classes[0]),
+                short_tables::load_nibbles(&self.classes[1]),
+            ],
+            steps: [[zero; PLANES]; STEPS],
+        };
+        for plane in 0..PLANES {
+            ready.first[plane] = short_tables::load_nibbles(&self.first[plane]);
+            for step in 0..STEPS {
+                ready.steps[step][plane] = short_tables::load_nibbles(&self.steps[step][plane]);
             }
-            ready
         }
+        ready
     }
 
     /// Looks up each byte of the results.
@@ -117,27 +115,24 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     /// The level's features.
     #[inline(always)]
     unsafe fn lookup(ready: &Rows<Integers, PLANES, STEPS>, codes: Integers) -> [Integers; PLANES] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let row = Avx2::and(Avx2::shr16(codes, 4), Avx2::splat8(0x0f));
-            let mut index = codes;
-            let mut results = ready.first;
-            for result in &mut results {
-                *result = short_tables::lookup_nibbles(*result, row);
-            }
-            for (step, tables) in ready.steps.iter().enumerate() {
-                index = if step % STEPS_AT_ONCE == 0 {
-                    Avx2::add8(codes, short_tables::lookup_nibbles(ready.classes[step / STEPS_AT_ONCE], row))
-                } else {
-                    short_tables::sub_saturated_signed8(index, Avx2::splat8(ROW as u8))
-                };
-                // No `zip`, here and in other loops over registers: an incremental build does not inline it.
-                for (plane, result) in results.iter_mut().enumerate() {
-                    *result = Avx2::add8(*result, short_tables::lookup_nibbles(tables[plane], index));
-                }
-            }
-            results
+        let row = Avx2::and(Avx2::shr16(codes, 4), Avx2::splat8(0x0f));
+        let mut index = codes;
+        let mut results = ready.first;
+        for result in &mut results {
+            *result = short_tables::lookup_nibbles(*result, row);
         }
+        for (step, tables) in ready.steps.iter().enumerate() {
+            index = if step % STEPS_AT_ONCE == 0 {
+                Avx2::add8(codes, short_tables::lookup_nibbles(ready.classes[step / STEPS_AT_ONCE], row))
+            } else {
+                short_tables::sub_saturated_signed8(index, Avx2::splat8(ROW as u8))
+            };
+            // No `zip`, here and in other loops over registers: an incremental build does not inline it.
+            for (plane, result) in results.iter_mut().enumerate() {
+                *result = Avx2::add8(*result, short_tables::lookup_nibbles(tables[plane], index));
+            }
+        }
+        results
     }
 }
 
@@ -148,14 +143,12 @@ unsafe impl<const STEPS: usize> Step<Avx2, 1> for Rows<Row, 1, STEPS> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        unsafe { self.registers() }
+        self.registers()
     }
 
     #[inline(always)]
     unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 1] {
-        // SAFETY: the trait's contract.
-        unsafe { Self::lookup(&ready, Avx2::load(source)) }
+        Self::lookup(&ready, Avx2::load(source))
     }
 }
 
@@ -166,17 +159,13 @@ unsafe impl<const STEPS: usize> Step<Avx2, 2> for Rows<Row, 2, STEPS> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        unsafe { self.registers() }
+        self.registers()
     }
 
     #[inline(always)]
     unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 2] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [low, high] = Self::lookup(&ready, Avx2::in_order(Avx2::load(source)));
-            short_tables::zip8(low, high)
-        }
+        let [low, high] = Self::lookup(&ready, Avx2::in_order(Avx2::load(source)));
+        short_tables::zip8(low, high)
     }
 }
 
@@ -188,17 +177,13 @@ unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 2, STEPS> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        unsafe { self.registers() }
+        self.registers()
     }
 
     #[inline(always)]
     unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [low, high] = Self::lookup(&ready, Avx2::crosswise(Avx2::load(source)));
-            Avx2::interleave([Avx2::splat8(0), Avx2::splat8(0), low, high])
-        }
+        let [low, high] = Self::lookup(&ready, Avx2::crosswise(Avx2::load(source)));
+        Avx2::interleave([Avx2::splat8(0), Avx2::splat8(0), low, high])
     }
 }
 
@@ -210,14 +195,12 @@ unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 4, STEPS> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        unsafe { self.registers() }
+        self.registers()
     }
 
     #[inline(always)]
     unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe { Avx2::interleave(Self::lookup(&ready, Avx2::crosswise(Avx2::load(source)))) }
+        Avx2::interleave(Self::lookup(&ready, Avx2::crosswise(Avx2::load(source))))
     }
 }
 

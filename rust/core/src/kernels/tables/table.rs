@@ -93,7 +93,6 @@ impl<T: Plain> RawKernel for EachLoop<'_, T> {
 // SAFETY: the loop writes one result for each element.
 unsafe impl<T: Plain> Stage for Each<T> {
     unsafe fn run(&self, level: Level, span: Span) {
-        // SAFETY: the caller's promise.
-        unsafe { level.run_raw(EachLoop(&self.0, span)) };
+        level.run_raw(EachLoop(&self.0, span));
     }
 }

@@ -87,23 +87,20 @@ unsafe impl<F: Floats, const TRIED: bool> Floats for ErrorFreeProduct<F, TRIED> 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         let Factor { first, lacks: [low, high], whole } = self.factor;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let x = self.source.f32s::<V>(source);
-            let first = V::from_bits(V::splat32(first.to_bits()));
-            let low = V::product(x, V::from_bits(V::splat32(low.to_bits())));
-            let result = V::product_sum(x, first, low);
-            if F::TINY && V::any_clear([x; 2], V::splat32(0), V::splat32(NOT_TINY)) {
+        let x = self.source.f32s::<V>(source);
+        let first = V::from_bits(V::splat32(first.to_bits()));
+        let low = V::product(x, V::from_bits(V::splat32(low.to_bits())));
+        let result = V::product_sum(x, first, low);
+        if F::TINY && V::any_clear([x; 2], V::splat32(0), V::splat32(NOT_TINY)) {
+            return V::f64_product::<false>(x, whole);
+        }
+        if !TRIED {
+            let high = V::product(x, V::from_bits(V::splat32(high.to_bits())));
+            if V::any_differ(result, V::product_sum(x, first, high)) {
                 return V::f64_product::<false>(x, whole);
             }
-            if !TRIED {
-                let high = V::product(x, V::from_bits(V::splat32(high.to_bits())));
-                if V::any_differ(result, V::product_sum(x, first, high)) {
-                    return V::f64_product::<false>(x, whole);
-                }
-            }
-            result
         }
+        result
     }
 }
 

@@ -17,11 +17,8 @@ unsafe impl<F: Floats> Floats for Rounded<F> {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let factor = V::from_bits(V::splat32(self.factor.to_bits()));
-            V::product(self.source.f32s::<V>(source), factor)
-        }
+        let factor = V::from_bits(V::splat32(self.factor.to_bits()));
+        V::product(self.source.f32s::<V>(source), factor)
     }
 }
 
@@ -38,11 +35,8 @@ unsafe impl<F: Floats> Floats for RoundedNormal<F> {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let product = self.rounded.f32s::<V>(source);
-            if V::any_subnormal(product) { self.exact.f32s::<V>(source) } else { product }
-        }
+        let product = self.rounded.f32s::<V>(source);
+        if V::any_subnormal(product) { self.exact.f32s::<V>(source) } else { product }
     }
 }
 
@@ -59,8 +53,7 @@ unsafe impl<F: Floats> Floats for Wide<F> {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::f64_product::<false>(self.source.f32s::<V>(source), self.factor) }
+        V::f64_product::<false>(self.source.f32s::<V>(source), self.factor)
     }
 }
 
@@ -108,12 +101,8 @@ impl<F: Floats> Decided<F> {
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
     unsafe fn products<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (factor, [first, second]) =
-                (self.times.f32_factor::<V>(), self.times.source.pair::<V>(source));
-            [V::product(first, factor), V::product(second, factor)]
-        }
+        let (factor, [first, second]) = (self.times.f32_factor::<V>(), self.times.source.pair::<V>(source));
+        [V::product(first, factor), V::product(second, factor)]
     }
 }
 
@@ -123,72 +112,59 @@ unsafe impl<F: Floats> Floats for Decided<F> {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let Self { times, ties } = self;
-            let product = V::product(times.source.f32s::<V>(source), times.f32_factor::<V>());
-            let undecided = V::any_clear([product; 2], V::splat32(ties.added), V::splat32(ties.clear));
-            if undecided { times.f32s::<V>(source) } else { product }
-        }
+        let Self { times, ties } = self;
+        let product = V::product(times.source.f32s::<V>(source), times.f32_factor::<V>());
+        let undecided = V::any_clear([product; 2], V::splat32(ties.added), V::splat32(ties.clear));
+        if undecided { times.f32s::<V>(source) } else { product }
     }
 
     /// One test for both registers.
     #[inline(always)]
     unsafe fn pair<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let Self { times, ties } = self;
-            let products = self.products::<V>(source);
-            let undecided = V::any_clear(products, V::splat32(ties.added), V::splat32(ties.clear));
-            if undecided { times.pair::<V>(source) } else { products }
-        }
+        let Self { times, ties } = self;
+        let products = self.products::<V>(source);
+        let undecided = V::any_clear(products, V::splat32(ties.added), V::splat32(ties.clear));
+        if undecided { times.pair::<V>(source) } else { products }
     }
 
     #[inline(always)]
     unsafe fn pair_midrange<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
-        // SAFETY: the trait's contract.
-        unsafe { self.pair::<V>(source) }
+        self.pair::<V>(source)
     }
 
     /// Rounds by the lower 16 bits of products; `None` if some are so near the middle that their side is unknown.
     #[inline(always)]
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [first, second] = self.products::<V>(source);
-            let (low, high) = V::unzip16(V::bits(first), V::bits(second));
-            // As signed 16-bit numbers, the middle 0x8000 is the smallest.
-            let turned = V::add16(low, V::splat16(NEAR));
-            let undecided = V::any16(V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned));
-            // One jump for both.
-            if undecided | V::any_nan([first, second]) {
-                None
-            } else {
-                Some(up_above_middle::<V>(low, high, one))
-            }
+        let [first, second] = self.products::<V>(source);
+        let (low, high) = V::unzip16(V::bits(first), V::bits(second));
+        // As signed 16-bit numbers, the middle 0x8000 is the smallest.
+        let turned = V::add16(low, V::splat16(NEAR));
+        let undecided = V::any16(V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned));
+        // One jump for both.
+        if undecided | V::any_nan([first, second]) {
+            None
+        } else {
+            Some(up_above_middle::<V>(low, high, one))
         }
     }
 
     /// Does the same for rounding to odd, where lower bits near zero are in doubt.
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [first, second] = self.products::<V>(source);
-            let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
-            // Adding the top bit makes zero the smallest signed number.
-            let turned = V::add16(low, V::splat16(SIGN + NEAR));
-            let near = V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned);
-            if V::any16(near) {
-                // Zeros, infinities and NaN are exact.
-                let (magnitude, zero) = (V::and(cut, V::splat16(!SIGN)), V::splat16(0));
-                let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
-                if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
-                    return odd_bf16::<V>(self.times.pair::<V>(source), one);
-                }
+        let [first, second] = self.products::<V>(source);
+        let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
+        // Adding the top bit makes zero the smallest signed number.
+        let turned = V::add16(low, V::splat16(SIGN + NEAR));
+        let near = V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned);
+        if V::any16(near) {
+            // Zeros, infinities and NaN are exact.
+            let (magnitude, zero) = (V::and(cut, V::splat16(!SIGN)), V::splat16(0));
+            let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
+            if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
+                return odd_bf16::<V>(self.times.pair::<V>(source), one);
             }
-            OddBf16 { cut, odd: to_odd::<V>(low, cut, one) }
         }
+        OddBf16 { cut, odd: to_odd::<V>(low, cut, one) }
     }
 }
 
@@ -209,8 +185,7 @@ impl<F: Floats, const THROUGH_F64: bool> Times<F, THROUGH_F64> {
     /// The level's features.
     #[inline(always)]
     unsafe fn f32_factor<V: Vector>(&self) -> V::F32s {
-        // SAFETY: the caller's promise.
-        unsafe { V::from_bits(V::splat32((self.factor as f32).to_bits())) }
+        V::from_bits(V::splat32((self.factor as f32).to_bits()))
     }
 }
 
@@ -220,17 +195,14 @@ unsafe impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64>
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let f32s = self.source.f32s::<V>(source);
-            if !THROUGH_F64 {
-                let product = V::product_to_odd(f32s, self.f32_factor::<V>());
-                // A product that became zero is nearer to zero than to any other result.
-                if !V::any_subnormal(product) {
-                    return product;
-                }
+        let f32s = self.source.f32s::<V>(source);
+        if !THROUGH_F64 {
+            let product = V::product_to_odd(f32s, self.f32_factor::<V>());
+            // A product that became zero is nearer to zero than to any other result.
+            if !V::any_subnormal(product) {
+                return product;
             }
-            V::f64_product::<true>(f32s, self.factor)
         }
+        V::f64_product::<true>(f32s, self.factor)
     }
 }

@@ -35,8 +35,7 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
     /// Does the same for rounding to nearest into targets whose values are all well within float32's normal range.
     #[inline(always)]
     unsafe fn f32s_midrange<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { self.f32s::<V>(source) }
+        self.f32s::<V>(source)
     }
     /// Loads two registers of float32.
     #[inline(always)]
@@ -48,18 +47,14 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
     #[inline(always)]
     unsafe fn pair_midrange<V: Vector>(&self, source: *const u8) -> [V::F32s; 2] {
         let second = source.wrapping_add(V::BYTES / 4 * Self::SIZE);
-        // SAFETY: as above.
-        unsafe { [self.f32s_midrange::<V>(source), self.f32s_midrange::<V>(second)] }
+        [self.f32s_midrange::<V>(source), self.f32s_midrange::<V>(second)]
     }
     /// Loads a register of bf16 rounded to nearest even; `one` is 1 in every 16-bit lane. `None` if some are NaN or
     /// need a slower way.
     #[inline(always)]
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [first, second] = self.pair::<V>(source);
-            if V::any_nan([first, second]) { None } else { Some(nearest_bf16::<V>(first, second, one)) }
-        }
+        let [first, second] = self.pair::<V>(source);
+        if V::any_nan([first, second]) { None } else { Some(nearest_bf16::<V>(first, second, one)) }
     }
     /// Loads four registers of 32-bit integers, as [`Conversions::truncated`] makes them, or with an unsigned range; a
     /// source may round them in another way.
@@ -68,31 +63,27 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
         &self,
         source: [*const u8; 4],
     ) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            let (a, b) = (self.f32s::<V>(source[0]), self.f32s::<V>(source[1]));
-            let (c, d) = (self.f32s::<V>(source[2]), self.f32s::<V>(source[3]));
-            if !SIGNED {
-                return V::truncated_unsigned([a, b, c, d]);
-            }
-            let quick = truncated_quickly::<V>([a, b, c, d]);
-            if V::any_doubtful(quick) {
-                return [V::truncated(a), V::truncated(b), V::truncated(c), V::truncated(d)];
-            }
-            quick
+        // No `map`: the instructions of a level are not inlined into closures.
+        let (a, b) = (self.f32s::<V>(source[0]), self.f32s::<V>(source[1]));
+        let (c, d) = (self.f32s::<V>(source[2]), self.f32s::<V>(source[3]));
+        if !SIGNED {
+            return V::truncated_unsigned([a, b, c, d]);
         }
+        let quick = truncated_quickly::<V>([a, b, c, d]);
+        if V::any_doubtful(quick) {
+            return [V::truncated(a), V::truncated(b), V::truncated(c), V::truncated(d)];
+        }
+        quick
     }
     /// Loads two registers of float64.
     #[inline(always)]
     unsafe fn f64s<V: Conversions>(&self, source: *const u8) -> [V::Integers; 2] {
-        // SAFETY: the trait's contract.
-        unsafe { V::to_f64(self.f32s::<V>(source)) }
+        V::to_f64(self.f32s::<V>(source))
     }
     /// Loads a register of bf16; `one` is 1 in every 16-bit lane.
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe { odd_bf16::<V>(self.pair::<V>(source), one) }
+        odd_bf16::<V>(self.pair::<V>(source), one)
     }
 }
 
@@ -102,15 +93,12 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
 /// The level's features.
 #[inline(always)]
 pub(super) unsafe fn truncated_quickly<V: Conversions>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        [
-            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(a),
-            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(b),
-            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(c),
-            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(d),
-        ]
-    }
+    [
+        V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(a),
+        V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(b),
+        V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(c),
+        V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(d),
+    ]
 }
 
 /// Returns two registers of float32 as one of bf16.
@@ -122,8 +110,7 @@ pub(super) unsafe fn odd_bf16<V: Vector>(
     [first, second]: [V::F32s; 2],
     one: V::Integers,
 ) -> OddBf16<V::Integers> {
-    // SAFETY: the caller's promise.
-    unsafe { round_to_odd::<V>(V::unzip16(V::bits(first), V::bits(second)), one) }
+    round_to_odd::<V>(V::unzip16(V::bits(first), V::bits(second)), one)
 }
 
 /// Rounds to odd, from registers of the lower and of the upper 16 bits.
@@ -135,8 +122,7 @@ unsafe fn round_to_odd<V: Vector>(
     (low, cut): (V::Integers, V::Integers),
     one: V::Integers,
 ) -> OddBf16<V::Integers> {
-    // SAFETY: the caller's promise.
-    unsafe { OddBf16 { cut, odd: to_odd::<V>(low, cut, one) } }
+    OddBf16 { cut, odd: to_odd::<V>(low, cut, one) }
 }
 
 /// float32.
@@ -150,14 +136,12 @@ unsafe impl Floats for F32Source {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::from_bits(V::load(source)) }
+        V::from_bits(V::load(source))
     }
 
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> OddBf16<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe { round_to_odd::<V>(V::load_unzipped16(source), one) }
+        round_to_odd::<V>(V::load_unzipped16(source), one)
     }
 }
 
@@ -173,14 +157,12 @@ unsafe impl Floats for Bf16Source {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::load_bf16(source) }
+        V::load_bf16(source)
     }
 
     #[inline(always)]
     unsafe fn odd_bf16<V: Vector>(&self, source: *const u8, _one: V::Integers) -> OddBf16<V::Integers> {
-        // SAFETY: the trait's contract.
-        let cut = unsafe { V::load(source) };
+        let cut = V::load(source);
         OddBf16 { cut, odd: cut }
     }
 }
@@ -197,8 +179,7 @@ unsafe impl Floats for F16Source {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::load_f16(source) }
+        V::load_f16(source)
     }
 }
 
@@ -213,8 +194,7 @@ unsafe impl Floats for NearestF64Source {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::load_f64_nearest(source) }
+        V::load_f64_nearest(source)
     }
 }
 
@@ -229,20 +209,17 @@ unsafe impl Floats for F64Source {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::load_f64(source) }
+        V::load_f64(source)
     }
 
     #[inline(always)]
     unsafe fn f32s_midrange<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::load_f64_midrange(source) }
+        V::load_f64_midrange(source)
     }
 
     #[inline(always)]
     unsafe fn nearest_bf16<V: Vector>(&self, source: *const u8, one: V::Integers) -> Option<V::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe { V::nearest_bf16_of_f64(source, one) }
+        V::nearest_bf16_of_f64(source, one)
     }
 
     #[inline(always)]
@@ -250,37 +227,33 @@ unsafe impl Floats for F64Source {
         &self,
         [a, b, c, d]: [*const u8; 4],
     ) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            if !SIGNED {
-                return [
-                    V::truncated_f64::<false>(a),
-                    V::truncated_f64::<false>(b),
-                    V::truncated_f64::<false>(c),
-                    V::truncated_f64::<false>(d),
-                ];
-            }
-            let quick = [
-                V::truncated_quickly_f64(a),
-                V::truncated_quickly_f64(b),
-                V::truncated_quickly_f64(c),
-                V::truncated_quickly_f64(d),
+        if !SIGNED {
+            return [
+                V::truncated_f64::<false>(a),
+                V::truncated_f64::<false>(b),
+                V::truncated_f64::<false>(c),
+                V::truncated_f64::<false>(d),
             ];
-            if V::any_doubtful(quick) {
-                return [
-                    V::truncated_f64::<true>(a),
-                    V::truncated_f64::<true>(b),
-                    V::truncated_f64::<true>(c),
-                    V::truncated_f64::<true>(d),
-                ];
-            }
-            quick
         }
+        let quick = [
+            V::truncated_quickly_f64(a),
+            V::truncated_quickly_f64(b),
+            V::truncated_quickly_f64(c),
+            V::truncated_quickly_f64(d),
+        ];
+        if V::any_doubtful(quick) {
+            return [
+                V::truncated_f64::<true>(a),
+                V::truncated_f64::<true>(b),
+                V::truncated_f64::<true>(c),
+                V::truncated_f64::<true>(d),
+            ];
+        }
+        quick
     }
 
     #[inline(always)]
     unsafe fn f64s<V: Conversions>(&self, source: *const u8) -> [V::Integers; 2] {
-        // SAFETY: the trait's contract.
-        unsafe { [V::load(source), V::load(source.add(V::BYTES))] }
+        [V::load(source), V::load(source.add(V::BYTES))]
     }
 }

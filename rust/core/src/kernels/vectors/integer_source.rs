@@ -22,13 +22,10 @@ unsafe fn odd_lanes<const SIZE: usize, const SIGNED: bool>(
 ) -> [u64; MOST_BYTES / 4] {
     let mut odd = [0; MOST_BYTES / 4];
     for (place, odd) in odd.iter_mut().enumerate().take(count) {
-        // SAFETY: the caller's promise.
-        let code = unsafe {
-            match (SIZE, SIGNED) {
-                (4, true) => source.cast::<i32>().add(place).read_unaligned() as u64,
-                (4, false) => source.cast::<u32>().add(place).read_unaligned().into(),
-                _ => source.cast::<u64>().add(place).read_unaligned(),
-            }
+        let code = match (SIZE, SIGNED) {
+            (4, true) => source.cast::<i32>().add(place).read_unaligned() as u64,
+            (4, false) => source.cast::<u32>().add(place).read_unaligned().into(),
+            _ => source.cast::<u64>().add(place).read_unaligned(),
         };
         *odd = OddIntegerDecoder::<Binary64, SIGNED>::default().decode(code);
     }
@@ -52,8 +49,7 @@ unsafe impl<const SIZE: usize, const SIGNED: bool> Floats for IntegerSource<SIZE
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         if SIZE <= 2 {
-            // SAFETY: the trait's contract.
-            return unsafe { V::load_integers::<SIZE, SIGNED>(source) };
+            return V::load_integers::<SIZE, SIGNED>(source);
         }
         // SAFETY: the trait's contract: a register of float32 comes from as many integers.
         unsafe { V::load_f64(odd_lanes::<SIZE, SIGNED>(source, V::BYTES / 4).as_ptr().cast()) }
@@ -62,8 +58,7 @@ unsafe impl<const SIZE: usize, const SIGNED: bool> Floats for IntegerSource<SIZE
     /// Integers that float32 rounds are beyond float16's range.
     #[inline(always)]
     unsafe fn f32s_midrange<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { V::load_integers::<SIZE, SIGNED>(source) }
+        V::load_integers::<SIZE, SIGNED>(source)
     }
 
     #[inline(always)]

@@ -126,10 +126,7 @@ impl<const UP: bool, const TOP: bool> Codes<Avx2> for IntervalCodes<UP, TOP> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        (self.0, unsafe {
-            [short_tables::load_nibbles(&self.0.codes), short_tables::load_nibbles(&self.0.bounds)]
-        })
+        (self.0, [short_tables::load_nibbles(&self.0.codes), short_tables::load_nibbles(&self.0.bounds)])
     }
 
     #[inline(always)]
@@ -139,42 +136,38 @@ impl<const UP: bool, const TOP: bool> Codes<Avx2> for IntervalCodes<UP, TOP> {
         _one: Integers,
     ) -> Integers {
         let Intervals { rule, lowest, flip, infinity, shift, to_index, offset, normal, .. } = this;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let magnitude = Avx2::splat16(i16::MAX as u16);
-            let (low, high) = (Avx2::and(first.cut, magnitude), Avx2::and(second.cut, magnitude));
-            let (mut lowests, mut ups) = ([Avx2::splat16(lowest); 2], [Avx2::splat16(0); 2]);
-            if UP {
-                let flip = Avx2::splat16(flip);
-                ups = [
-                    Avx2::min16(Avx2::shr16(Avx2::xor(first.cut, flip), 15), low),
-                    Avx2::min16(Avx2::shr16(Avx2::xor(second.cut, flip), 15), high),
-                ];
-                lowests = [Avx2::add16(lowests[0], ups[0]), Avx2::add16(lowests[1], ups[1])];
-            }
-            let distances = (Avx2::sub_saturated16(low, lowests[0]), Avx2::sub_saturated16(high, lowests[1]));
-            let interval =
-                short_tables::pack_u8(Avx2::shr16(distances.0, shift), Avx2::shr16(distances.1, shift));
-            let lower = Avx2::splat16((1u16 << shift) - 1);
-            let rest = short_tables::pack_u8(Avx2::and(distances.0, lower), Avx2::and(distances.1, lower));
-            let rest = Avx2::xor(rest, Avx2::splat8(FLIP));
-            let index = Avx2::add_saturated8(interval, Avx2::splat8(to_index));
-            let twice = Avx2::sub_saturated8(Avx2::add_saturated8(interval, interval), Avx2::splat8(offset));
-            let code = Avx2::add8(twice, short_tables::lookup_nibbles(codes, index));
-            let bound = Avx2::xor(short_tables::lookup_nibbles(bounds, index), Avx2::splat8(normal[0]));
-            let code = short_tables::increment_above8(code, rest, bound);
-            let bound =
-                Avx2::choose8(Avx2::top8(index), Avx2::splat8(normal[1]), Avx2::splat8(u8::MAX ^ FLIP));
-            let mut code = short_tables::increment_above8(code, rest, bound);
-            let tops = short_tables::tops8(first.cut, second.cut);
-            let mut most = Avx2::splat8(rule.most[0]);
-            if UP {
-                code = Avx2::add8(code, short_tables::pack_u8(ups[0], ups[1]));
-                most = by_sign::<Avx2>(Avx2::top8(tops), rule.most);
-            }
-            let code = with_signs::<Avx2, TOP>(Avx2::min8(code, most), tops, SignPlace::of(&rule));
-            with_specials::<Avx2>(&rule, code, [low, high], tops, infinity)
+        let magnitude = Avx2::splat16(i16::MAX as u16);
+        let (low, high) = (Avx2::and(first.cut, magnitude), Avx2::and(second.cut, magnitude));
+        let (mut lowests, mut ups) = ([Avx2::splat16(lowest); 2], [Avx2::splat16(0); 2]);
+        if UP {
+            let flip = Avx2::splat16(flip);
+            ups = [
+                Avx2::min16(Avx2::shr16(Avx2::xor(first.cut, flip), 15), low),
+                Avx2::min16(Avx2::shr16(Avx2::xor(second.cut, flip), 15), high),
+            ];
+            lowests = [Avx2::add16(lowests[0], ups[0]), Avx2::add16(lowests[1], ups[1])];
         }
+        let distances = (Avx2::sub_saturated16(low, lowests[0]), Avx2::sub_saturated16(high, lowests[1]));
+        let interval =
+            short_tables::pack_u8(Avx2::shr16(distances.0, shift), Avx2::shr16(distances.1, shift));
+        let lower = Avx2::splat16((1u16 << shift) - 1);
+        let rest = short_tables::pack_u8(Avx2::and(distances.0, lower), Avx2::and(distances.1, lower));
+        let rest = Avx2::xor(rest, Avx2::splat8(FLIP));
+        let index = Avx2::add_saturated8(interval, Avx2::splat8(to_index));
+        let twice = Avx2::sub_saturated8(Avx2::add_saturated8(interval, interval), Avx2::splat8(offset));
+        let code = Avx2::add8(twice, short_tables::lookup_nibbles(codes, index));
+        let bound = Avx2::xor(short_tables::lookup_nibbles(bounds, index), Avx2::splat8(normal[0]));
+        let code = short_tables::increment_above8(code, rest, bound);
+        let bound = Avx2::choose8(Avx2::top8(index), Avx2::splat8(normal[1]), Avx2::splat8(u8::MAX ^ FLIP));
+        let mut code = short_tables::increment_above8(code, rest, bound);
+        let tops = short_tables::tops8(first.cut, second.cut);
+        let mut most = Avx2::splat8(rule.most[0]);
+        if UP {
+            code = Avx2::add8(code, short_tables::pack_u8(ups[0], ups[1]));
+            most = by_sign::<Avx2>(Avx2::top8(tops), rule.most);
+        }
+        let code = with_signs::<Avx2, TOP>(Avx2::min8(code, most), tops, SignPlace::of(&rule));
+        with_specials::<Avx2>(&rule, code, [low, high], tops, infinity)
     }
 }
 

@@ -38,18 +38,15 @@ impl<V: StochasticOps> Draws<V> {
         let start = first.wrapping_mul(GOLDEN).wrapping_add(keys.first);
         let lanes = (V::BYTES / 4) as u32;
         let [a, b, c] = if paired { [1, 2 * lanes, 2 * lanes + 1] } else { [lanes, 2 * lanes, 3 * lanes] };
-        // SAFETY: the caller's promise.
-        unsafe {
-            Self {
-                spread: V::add32(V::load(LANES[usize::from(paired)].as_ptr().cast()), V::splat32(start)),
-                offsets: [
-                    V::splat32(GOLDEN.wrapping_mul(a)),
-                    V::splat32(GOLDEN.wrapping_mul(b)),
-                    V::splat32(GOLDEN.wrapping_mul(c)),
-                ],
-                stride: V::splat32(GOLDEN.wrapping_mul(4 * lanes)),
-                key: V::splat32(keys.second),
-            }
+        Self {
+            spread: V::add32(V::load(LANES[usize::from(paired)].as_ptr().cast()), V::splat32(start)),
+            offsets: [
+                V::splat32(GOLDEN.wrapping_mul(a)),
+                V::splat32(GOLDEN.wrapping_mul(b)),
+                V::splat32(GOLDEN.wrapping_mul(c)),
+            ],
+            stride: V::splat32(GOLDEN.wrapping_mul(4 * lanes)),
+            key: V::splat32(keys.second),
         }
     }
 
@@ -59,16 +56,13 @@ impl<V: StochasticOps> Draws<V> {
     /// The level's features.
     #[inline(always)]
     pub(super) unsafe fn of(&self, register: usize, whole: bool) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut z = self.spread;
-            if register > 0 {
-                z = V::add32(z, self.offsets[register - 1]);
-            }
-            z = V::mul32(V::xor(z, V::shr32(z, 16)), V::splat32(MULTIPLIERS[0]));
-            z = V::mul32(V::xor(V::xor(z, V::shr32(z, 15)), self.key), V::splat32(MULTIPLIERS[1]));
-            if whole { V::xor(z, V::shr32(z, 16)) } else { z }
+        let mut z = self.spread;
+        if register > 0 {
+            z = V::add32(z, self.offsets[register - 1]);
         }
+        z = V::mul32(V::xor(z, V::shr32(z, 16)), V::splat32(MULTIPLIERS[0]));
+        z = V::mul32(V::xor(V::xor(z, V::shr32(z, 15)), self.key), V::splat32(MULTIPLIERS[1]));
+        if whole { V::xor(z, V::shr32(z, 16)) } else { z }
     }
 
     /// Moves on to the next four registers.
@@ -77,7 +71,6 @@ impl<V: StochasticOps> Draws<V> {
     /// The level's features.
     #[inline(always)]
     pub(super) unsafe fn next(self) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self { spread: V::add32(self.spread, self.stride), ..self } }
+        Self { spread: V::add32(self.spread, self.stride), ..self }
     }
 }

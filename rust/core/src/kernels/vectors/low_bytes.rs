@@ -18,11 +18,8 @@ impl<const SIZE: usize> LowBytes<SIZE> {
     /// The level's features, and as many elements at the pointer.
     #[inline(always)]
     unsafe fn low32<V: Conversions>(source: *const u8) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let first = V::load(source);
-            if SIZE == 4 { first } else { V::even::<4>(first, V::load(source.add(V::BYTES))) }
-        }
+        let first = V::load(source);
+        if SIZE == 4 { first } else { V::even::<4>(first, V::load(source.add(V::BYTES))) }
     }
 }
 
@@ -33,8 +30,7 @@ unsafe impl<V: Conversions, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::splat32(self.0.into()) }
+        V::splat32(self.0.into())
     }
 
     #[inline(always)]
@@ -63,17 +59,13 @@ unsafe impl<V: Vector> Step<V, 1> for LowerBytes {
 
     #[inline(always)]
     unsafe fn ready(&self) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::splat8(self.0) }
+        V::splat8(self.0)
     }
 
     #[inline(always)]
     unsafe fn step(mask: V::Integers, source: *const u8) -> [V::Integers; 1] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (even, _) = V::unzip8(V::load(source), V::load(source.add(V::BYTES)));
-            [V::in_order(V::and(even, mask))]
-        }
+        let (even, _) = V::unzip8(V::load(source), V::load(source.add(V::BYTES)));
+        [V::in_order(V::and(even, mask))]
     }
 }
 
@@ -88,8 +80,7 @@ unsafe impl<V: Conversions> Step<V, 2> for Lower16 {
 
     #[inline(always)]
     unsafe fn ready(&self) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::splat32(u16::MAX.into()) }
+        V::splat32(u16::MAX.into())
     }
 
     #[inline(always)]
@@ -148,16 +139,13 @@ unsafe fn truths_of_four<V: Conversions, const FLOAT: bool>(
     source: *const u8,
     mask: V::Integers,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let [a, b, c, d] = quarters::<V>(source, size_of::<u32>());
-        let (a, b, c, d) = (V::load(a), V::load(b), V::load(c), V::load(d));
-        V::clamp_to_8::<true>(if FLOAT {
-            [V::and(a, mask), V::and(b, mask), V::and(c, mask), V::and(d, mask)]
-        } else {
-            [a, b, c, d]
-        })
-    }
+    let [a, b, c, d] = quarters::<V>(source, size_of::<u32>());
+    let (a, b, c, d) = (V::load(a), V::load(b), V::load(c), V::load(d));
+    V::clamp_to_8::<true>(if FLOAT {
+        [V::and(a, mask), V::and(b, mask), V::and(c, mask), V::and(d, mask)]
+    } else {
+        [a, b, c, d]
+    })
 }
 
 /// Fewer elements are faster one by one.

@@ -75,8 +75,7 @@ unsafe impl<F: Floats, const TOP: bool> Step<Avx2, 1> for MagicCodes<F, TOP> {
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let Grid { smallest, anchor, factor, .. } = self.grid;
-        // SAFETY: the trait's contract.
-        (*self, unsafe { [Avx2::splat32(smallest), Avx2::splat32(anchor), Avx2::splat32(factor.to_bits())] })
+        (*self, [Avx2::splat32(smallest), Avx2::splat32(anchor), Avx2::splat32(factor.to_bits())])
     }
 
     #[inline(always)]

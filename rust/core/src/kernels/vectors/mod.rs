@@ -1,6 +1,16 @@
 //! Conversions of a register of elements at a time, on levels with vectors. `direct` chooses those between two floats,
 //! `native` those that the machine has instructions for (to integers and float64 too); `vector_loop` is the loop that
 //! all of them share.
+//!
+//! An unsafe function of this room needs the features of the level `V`, and at its pointers as many elements as it takes. Its
+//! body is made of operations of [`Vector`](crate::simd::Vector) and of functions with the same needs, on these elements or
+//! parts of them; so the body is not marked again. `vector_loop` is where a level and its elements are known: a block of its
+//! own there, and wherever more is needed, says why that is so.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this room says"
+)]
 
 pub(crate) mod direct;
 pub(crate) mod equal_factor;

@@ -29,21 +29,19 @@ unsafe impl<V: Vector, const SIZE: usize, const SIGNED: bool> Step<V, 4> for Nea
 
     #[inline(always)]
     unsafe fn step((): (), source: *const u8) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            let [a, b, c, d] = if SIZE == size_of::<u64>() {
-                V::nearest_of_64_bits::<SIGNED>(source)
-            } else {
-                let [a, b, c, d] = quarters::<V>(source, SIZE);
-                [
-                    V::load_integers::<SIZE, SIGNED>(a),
-                    V::load_integers::<SIZE, SIGNED>(b),
-                    V::load_integers::<SIZE, SIGNED>(c),
-                    V::load_integers::<SIZE, SIGNED>(d),
-                ]
-            };
-            [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
-        }
+        // No `map`: the instructions of a level are not inlined into closures.
+        let [a, b, c, d] = if SIZE == size_of::<u64>() {
+            V::nearest_of_64_bits::<SIGNED>(source)
+        } else {
+            let [a, b, c, d] = quarters::<V>(source, SIZE);
+            [
+                V::load_integers::<SIZE, SIGNED>(a),
+                V::load_integers::<SIZE, SIGNED>(b),
+                V::load_integers::<SIZE, SIGNED>(c),
+                V::load_integers::<SIZE, SIGNED>(d),
+            ]
+        };
+        [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
     }
 }
 

@@ -100,11 +100,8 @@ impl<V: Tables> Ready<V> {
     /// The level's features.
     #[inline(always)]
     unsafe fn place(&self, magnitude: V::Integers) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let distance = V::sub_saturated16(V::min16(magnitude, self.limit), self.lowest);
-            V::mul16(distance, self.factor)
-        }
+        let distance = V::sub_saturated16(V::min16(magnitude, self.limit), self.lowest);
+        V::mul16(distance, self.factor)
     }
 
     /// Returns which inputs are rounded away from zero, and their magnitudes less one (the others' as they are).
@@ -113,13 +110,10 @@ impl<V: Tables> Ready<V> {
     /// The level's features.
     #[inline(always)]
     unsafe fn away(&self, bf16: OddBf16<V::Integers>, magnitude: V::Integers) -> (V::Mask16, V::Integers) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            // After the sign is flipped where needed, these inputs are the positive ones.
-            let turned = if self.flips { V::add16(bf16.odd, V::splat16(SIGN)) } else { bf16.odd };
-            let away = V::above16(turned, V::splat16(0));
-            (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
-        }
+        // After the sign is flipped where needed, these inputs are the positive ones.
+        let turned = if self.flips { V::add16(bf16.odd, V::splat16(SIGN)) } else { bf16.odd };
+        let away = V::above16(turned, V::splat16(0));
+        (away, V::choose16(away, V::sub_saturated16(magnitude, V::splat16(1)), magnitude))
     }
 
     /// Replaces the codes of infinities and NaN.
@@ -137,13 +131,10 @@ impl<V: Tables> Ready<V> {
         let Special { last_regular, infinity, infinity_codes, nan_codes } = self.special;
         let mut code = code;
         for (bound, codes) in [(last_regular, infinity_codes), (infinity, nan_codes)] {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let [low, high] = magnitudes;
-                let (low, high) = (V::above16(low, V::splat16(bound)), V::above16(high, V::splat16(bound)));
-                let special = V::choose8(V::top8(tops), V::splat8(codes[1]), V::splat8(codes[0]));
-                code = V::choose8(V::join(low, high), special, code);
-            }
+            let [low, high] = magnitudes;
+            let (low, high) = (V::above16(low, V::splat16(bound)), V::above16(high, V::splat16(bound)));
+            let special = V::choose8(V::top8(tops), V::splat8(codes[1]), V::splat8(codes[0]));
+            code = V::choose8(V::join(low, high), special, code);
         }
         code
     }
@@ -155,28 +146,25 @@ impl<V: Tables, const TOP: bool, const UPS: u8> Codes<V> for PiecewiseCodes<TOP,
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
         let piecewise = &self.0;
-        // SAFETY: the trait's contract.
-        unsafe {
-            Ready {
-                codes: V::load_table::<3>(piecewise.codes.as_ptr()),
-                bounds: V::load_table::<3>(piecewise.bounds.as_ptr()),
-                more_bounds: V::load_table::<3>(
-                    piecewise.more_bounds.as_ref().unwrap_or(&piecewise.bounds).as_ptr(),
-                ),
-                lowest: V::splat16(piecewise.lowest),
-                limit: V::splat16(piecewise.limit),
-                factor: V::splat16(piecewise.factor),
-                last_regular: V::splat16(piecewise.special.last_regular),
-                flips: piecewise.away.is_some_and(|away| away.negative),
-                most: V::splat8(piecewise.away.map_or(u8::MAX, |away| away.most)),
-                limits: piecewise.away.is_some_and(|away| away.limits),
-                sign: SignPlace {
-                    bit: if let Sign::Below(bit) = piecewise.sign { bit } else { TOP_BIT },
-                    of_zero: !matches!(piecewise.sign, Sign::SignlessZero),
-                },
-                is_special: piecewise.special.last_regular < SIGN - 1,
-                special: piecewise.special,
-            }
+        Ready {
+            codes: V::load_table::<3>(piecewise.codes.as_ptr()),
+            bounds: V::load_table::<3>(piecewise.bounds.as_ptr()),
+            more_bounds: V::load_table::<3>(
+                piecewise.more_bounds.as_ref().unwrap_or(&piecewise.bounds).as_ptr(),
+            ),
+            lowest: V::splat16(piecewise.lowest),
+            limit: V::splat16(piecewise.limit),
+            factor: V::splat16(piecewise.factor),
+            last_regular: V::splat16(piecewise.special.last_regular),
+            flips: piecewise.away.is_some_and(|away| away.negative),
+            most: V::splat8(piecewise.away.map_or(u8::MAX, |away| away.most)),
+            limits: piecewise.away.is_some_and(|away| away.limits),
+            sign: SignPlace {
+                bit: if let Sign::Below(bit) = piecewise.sign { bit } else { TOP_BIT },
+                of_zero: !matches!(piecewise.sign, Sign::SignlessZero),
+            },
+            is_special: piecewise.special.last_regular < SIGN - 1,
+            special: piecewise.special,
         }
     }
 
@@ -186,37 +174,34 @@ impl<V: Tables, const TOP: bool, const UPS: u8> Codes<V> for PiecewiseCodes<TOP,
         [first, second]: [OddBf16<V::Integers>; 2],
         _one: V::Integers,
     ) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let magnitude = V::splat16(!SIGN);
-            let (low, high) = (V::and(first.odd, magnitude), V::and(second.odd, magnitude));
-            let (mut start, mut next) = (low, high);
-            let mut away = None;
-            if UPS == AWAY {
-                let more = [ready.away(first, low), ready.away(second, high)];
-                (start, next) = (more[0].1, more[1].1);
-                away = Some(V::join(more[0].0, more[1].0));
-            }
-            let (rest, interval) = V::unzip8(ready.place(start), ready.place(next));
-            let bound = V::lookup::<3>(ready.bounds, interval);
-            let up = V::above8(rest, bound);
-            let mut code = V::increment8(up, V::lookup::<3>(ready.codes, interval));
-            if UPS == TWICE {
-                code = V::increment8(V::above8(rest, V::lookup::<3>(ready.more_bounds, interval)), code);
-            }
-            if let Some(away) = away {
-                code = V::increment8(away, code);
-                if ready.limits {
-                    code = V::min8(code, ready.most);
-                }
-            }
-            let tops = V::unzip8(first.cut, second.cut).1;
-            code = with_signs::<V, TOP>(code, tops, ready.sign);
-            if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.last_regular)) {
-                return ready.replace(code, [low, high], tops);
-            }
-            code
+        let magnitude = V::splat16(!SIGN);
+        let (low, high) = (V::and(first.odd, magnitude), V::and(second.odd, magnitude));
+        let (mut start, mut next) = (low, high);
+        let mut away = None;
+        if UPS == AWAY {
+            let more = [ready.away(first, low), ready.away(second, high)];
+            (start, next) = (more[0].1, more[1].1);
+            away = Some(V::join(more[0].0, more[1].0));
         }
+        let (rest, interval) = V::unzip8(ready.place(start), ready.place(next));
+        let bound = V::lookup::<3>(ready.bounds, interval);
+        let up = V::above8(rest, bound);
+        let mut code = V::increment8(up, V::lookup::<3>(ready.codes, interval));
+        if UPS == TWICE {
+            code = V::increment8(V::above8(rest, V::lookup::<3>(ready.more_bounds, interval)), code);
+        }
+        if let Some(away) = away {
+            code = V::increment8(away, code);
+            if ready.limits {
+                code = V::min8(code, ready.most);
+            }
+        }
+        let tops = V::unzip8(first.cut, second.cut).1;
+        code = with_signs::<V, TOP>(code, tops, ready.sign);
+        if ready.is_special && V::any16(V::above16(V::max16(low, high), ready.last_regular)) {
+            return ready.replace(code, [low, high], tops);
+        }
+        code
     }
 }
 

@@ -45,8 +45,7 @@ unsafe impl<const SIGNED: bool, const TOP: bool> Step<Avx2, 1> for RoundedDown<S
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let [added, scale, half] = self.constants;
-        // SAFETY: the trait's contract.
-        (*self, unsafe { [Avx2::splat32(added), Avx2::splat32(scale), Avx2::splat32(half)] })
+        (*self, [Avx2::splat32(added), Avx2::splat32(scale), Avx2::splat32(half)])
     }
 
     #[inline(always)]

@@ -140,18 +140,15 @@ impl<V: StochasticOps> Results<V, 1> for ByteCodes {
         signs: [V::Integers; 2],
         paired: bool,
     ) -> Option<[V::Integers; 1]> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [low, high] = upper_u16s::<V>(sums, paired);
-            let limit = V::splat16(rule.limit[0] as u16);
-            let mut code = V::unzip8(code16::<V>(rule, low, limit), code16::<V>(rule, high, limit)).0;
-            let mut tops = V::unzip8(signs[0], signs[1]).1;
-            if rule.signless_zero {
-                tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
-            }
-            code = or_masked::<V>(code, tops, V::splat8(TOP_BYTE));
-            Some([V::in_order(code)])
+        let [low, high] = upper_u16s::<V>(sums, paired);
+        let limit = V::splat16(rule.limit[0] as u16);
+        let mut code = V::unzip8(code16::<V>(rule, low, limit), code16::<V>(rule, high, limit)).0;
+        let mut tops = V::unzip8(signs[0], signs[1]).1;
+        if rule.signless_zero {
+            tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
         }
+        code = or_masked::<V>(code, tops, V::splat8(TOP_BYTE));
+        Some([V::in_order(code)])
     }
 }
 
@@ -164,36 +161,29 @@ impl<V: StochasticOps> Results<V, 1> for Integers {
         const PLACES: f32 = (1 << 16) as f32;
         // Far above all limits, so that no sum overflows.
         const MOST: f32 = (1 << 30) as f32;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (places, most) =
-                (V::from_bits(V::splat32(PLACES.to_bits())), V::from_bits(V::splat32(MOST.to_bits())));
-            let mut sums = [V::splat32(0); 4];
-            for (register, sum) in sums.iter_mut().enumerate() {
-                // Below the range the machine gives the smallest integer.
-                *sum = V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(V::smaller(
-                    V::product(values[register], places),
-                    most,
-                ));
-            }
-            let mut magnitudes = sums;
-            for register in 0..4 {
-                let sign = V::sar32(sums[register], 31);
-                // The draw less its largest number is added to negative ones, and the quotient rounded up.
-                let draw = V::shr32(V::xor(draws.of(register, false), sign), 16);
-                sums[register] = V::add32(sums[register], draw);
-                magnitudes[register] = V::xor(sums[register], sign);
-            }
-            if V::any_low_ones(magnitudes) {
-                return None;
-            }
-            let is_signed = rule.limit[1] > 0;
-            Some([if is_signed {
-                V::clamp_upper_to_8::<true>(sums)
-            } else {
-                V::clamp_upper_to_8::<false>(sums)
-            }])
+        let (places, most) =
+            (V::from_bits(V::splat32(PLACES.to_bits())), V::from_bits(V::splat32(MOST.to_bits())));
+        let mut sums = [V::splat32(0); 4];
+        for (register, sum) in sums.iter_mut().enumerate() {
+            // Below the range the machine gives the smallest integer.
+            *sum = V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(V::smaller(
+                V::product(values[register], places),
+                most,
+            ));
         }
+        let mut magnitudes = sums;
+        for register in 0..4 {
+            let sign = V::sar32(sums[register], 31);
+            // The draw less its largest number is added to negative ones, and the quotient rounded up.
+            let draw = V::shr32(V::xor(draws.of(register, false), sign), 16);
+            sums[register] = V::add32(sums[register], draw);
+            magnitudes[register] = V::xor(sums[register], sign);
+        }
+        if V::any_low_ones(magnitudes) {
+            return None;
+        }
+        let is_signed = rule.limit[1] > 0;
+        Some([if is_signed { V::clamp_upper_to_8::<true>(sums) } else { V::clamp_upper_to_8::<false>(sums) }])
     }
 }
 
@@ -203,11 +193,8 @@ impl<V: StochasticOps> Results<V, 1> for Integers {
 /// The level's features.
 #[inline(always)]
 unsafe fn code16<V: StochasticOps>(rule: &Rule, upper: V::Integers, limit: V::Integers) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let places = V::shr16(upper, rule.dropped - u16::BITS);
-        V::min16(V::sub_saturated16(places, V::splat16(rule.rebias as u16)), limit)
-    }
+    let places = V::shr16(upper, rule.dropped - u16::BITS);
+    V::min16(V::sub_saturated16(places, V::splat16(rule.rebias as u16)), limit)
 }
 
 impl<V: StochasticOps> Results<V, 2> for U16Codes {
@@ -219,30 +206,27 @@ impl<V: StochasticOps> Results<V, 2> for U16Codes {
     unsafe fn of_values(rule: &Rule, values: [V::F32s; 4], draws: Draws<V>) -> Option<[V::Integers; 2]> {
         const NEAREST: i32 = rounding::NEAREST_EVEN;
         let Rule { dropped, smallest, limit, .. } = *rule;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [a, b, c, d] = values;
-            let given = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
-            let (mut kept, mask) = (given, V::splat32(u32::MAX << dropped));
-            for (register, kept) in kept.iter_mut().enumerate() {
-                let draw = V::shr32(draws.of(register, false), u32::BITS - dropped);
-                *kept = V::and(V::add32(*kept, draw), mask);
-            }
-            let [a, b, c, d] = kept;
-            let low = V::to_f16::<NEAREST>(V::from_bits(a), V::from_bits(b));
-            let high = V::to_f16::<NEAREST>(V::from_bits(c), V::from_bits(d));
-            let magnitude = V::splat16(!SIGN);
-            let least = V::min16(V::and(low, magnitude), V::and(high, magnitude));
-            // Up to the smallest normal result; zeros are among them.
-            let bound = V::splat16((1 << (Binary32::MANTISSA - dropped)) + 1);
-            if rarely(V::any_below16(least, bound)) && any_below::<V>(given, smallest) {
-                return None;
-            }
-            if limit[0] == F16_INFINITY {
-                return Some([low, high]);
-            }
-            Some([limited::<V>(rule, low), limited::<V>(rule, high)])
+        let [a, b, c, d] = values;
+        let given = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
+        let (mut kept, mask) = (given, V::splat32(u32::MAX << dropped));
+        for (register, kept) in kept.iter_mut().enumerate() {
+            let draw = V::shr32(draws.of(register, false), u32::BITS - dropped);
+            *kept = V::and(V::add32(*kept, draw), mask);
         }
+        let [a, b, c, d] = kept;
+        let low = V::to_f16::<NEAREST>(V::from_bits(a), V::from_bits(b));
+        let high = V::to_f16::<NEAREST>(V::from_bits(c), V::from_bits(d));
+        let magnitude = V::splat16(!SIGN);
+        let least = V::min16(V::and(low, magnitude), V::and(high, magnitude));
+        // Up to the smallest normal result; zeros are among them.
+        let bound = V::splat16((1 << (Binary32::MANTISSA - dropped)) + 1);
+        if rarely(V::any_below16(least, bound)) && any_below::<V>(given, smallest) {
+            return None;
+        }
+        if limit[0] == F16_INFINITY {
+            return Some([low, high]);
+        }
+        Some([limited::<V>(rule, low), limited::<V>(rule, high)])
     }
 
     #[inline(always)]
@@ -252,14 +236,11 @@ impl<V: StochasticOps> Results<V, 2> for U16Codes {
         signs: [V::Integers; 2],
         _paired: bool,
     ) -> Option<[V::Integers; 2]> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (a, b) = (code::<V>(rule, sums[0]), code::<V>(rule, sums[1]));
-            let (c, d) = (code::<V>(rule, sums[2]), code::<V>(rule, sums[3]));
-            let top = V::splat16(SIGN);
-            let (low, high) = (V::unzip16(a, b).0, V::unzip16(c, d).0);
-            Some([or_masked::<V>(low, signs[0], top), or_masked::<V>(high, signs[1], top)])
-        }
+        let (a, b) = (code::<V>(rule, sums[0]), code::<V>(rule, sums[1]));
+        let (c, d) = (code::<V>(rule, sums[2]), code::<V>(rule, sums[3]));
+        let top = V::splat16(SIGN);
+        let (low, high) = (V::unzip16(a, b).0, V::unzip16(c, d).0);
+        Some([or_masked::<V>(low, signs[0], top), or_masked::<V>(high, signs[1], top)])
     }
 }
 
@@ -274,14 +255,11 @@ impl<V: StochasticOps> Results<V, 2> for Bf16Codes {
         _signs: [V::Integers; 2],
         paired: bool,
     ) -> Option<[V::Integers; 2]> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [low, high] = upper_u16s::<V>(sums, paired);
-            if rule.limit[0] == BF16_INFINITY {
-                return Some([low, high]);
-            }
-            Some([limited::<V>(rule, low), limited::<V>(rule, high)])
+        let [low, high] = upper_u16s::<V>(sums, paired);
+        if rule.limit[0] == BF16_INFINITY {
+            return Some([low, high]);
         }
+        Some([limited::<V>(rule, low), limited::<V>(rule, high)])
     }
 }
 
@@ -292,11 +270,8 @@ impl<V: StochasticOps> Results<V, 2> for Bf16Codes {
 #[inline(always)]
 unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
     let Rule { dropped, rebias, limit, .. } = *rule;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let code = V::add32(V::shr32(sum, dropped), V::splat32(rebias.wrapping_neg()));
-        V::min32(code, V::splat32(limit[0]))
-    }
+    let code = V::add32(V::shr32(sum, dropped), V::splat32(rebias.wrapping_neg()));
+    V::min32(code, V::splat32(limit[0]))
 }
 
 /// Returns codes of 16 bits with magnitudes limited.
@@ -305,11 +280,8 @@ unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
 /// The level's features.
 #[inline(always)]
 unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let magnitude = V::and(codes, V::splat16(!SIGN));
-        or_masked::<V>(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(SIGN))
-    }
+    let magnitude = V::and(codes, V::splat16(!SIGN));
+    or_masked::<V>(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(SIGN))
 }
 
 /// Returns whether any float32 but zeros has a magnitude below a bound.
@@ -318,16 +290,13 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integ
 /// The level's features.
 #[inline(always)]
 unsafe fn any_below<V: StochasticOps>(values: [V::Integers; 4], bound: f32) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (magnitude, minus_one) = (V::splat32(!(1 << 31)), V::splat32(u32::MAX));
-        let mut least = V::splat32(u32::MAX);
-        for value in values {
-            // Zeros become the largest.
-            least = V::min32(least, V::add32(V::and(value, magnitude), minus_one));
-        }
-        !V::most32(V::xor(least, V::splat32(u32::MAX))) < bound.to_bits() - 1
+    let (magnitude, minus_one) = (V::splat32(!(1 << 31)), V::splat32(u32::MAX));
+    let mut least = V::splat32(u32::MAX);
+    for value in values {
+        // Zeros become the largest.
+        least = V::min32(least, V::add32(V::and(value, magnitude), minus_one));
     }
+    !V::most32(V::xor(least, V::splat32(u32::MAX))) < bound.to_bits() - 1
 }
 
 /// Returns the upper 16 bits of the lanes of four registers; `paired` says that registers 1 and 3 hold the odd elements
@@ -337,13 +306,10 @@ unsafe fn any_below<V: StochasticOps>(values: [V::Integers; 4], bound: f32) -> b
 /// The level's features.
 #[inline(always)]
 unsafe fn upper_u16s<V: StochasticOps>([a, b, c, d]: [V::Integers; 4], paired: bool) -> [V::Integers; 2] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if paired {
-            let odd = V::splat32(u32::MAX << 16);
-            [or_masked::<V>(V::shr32(a, 16), b, odd), or_masked::<V>(V::shr32(c, 16), d, odd)]
-        } else {
-            [V::unzip16(a, b).1, V::unzip16(c, d).1]
-        }
+    if paired {
+        let odd = V::splat32(u32::MAX << 16);
+        [or_masked::<V>(V::shr32(a, 16), b, odd), or_masked::<V>(V::shr32(c, 16), d, odd)]
+    } else {
+        [V::unzip16(a, b).1, V::unzip16(c, d).1]
     }
 }

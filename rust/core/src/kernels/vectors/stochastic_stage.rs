@@ -64,13 +64,10 @@ impl<V: StochasticOps> Ready<V> {
     /// The level's features.
     #[inline(always)]
     unsafe fn new(rule: Rule) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Self {
-                rule,
-                smallest: V::from_bits(V::splat32(rule.smallest.to_bits())),
-                below_code: V::splat32((1 << rule.dropped) - 1),
-            }
+        Self {
+            rule,
+            smallest: V::from_bits(V::splat32(rule.smallest.to_bits())),
+            below_code: V::splat32((1 << rule.dropped) - 1),
         }
     }
 
@@ -232,8 +229,7 @@ unsafe impl<V: StochasticOps, F: Floats, R: Results<V, SIZE>, const SIZE: usize>
 {
     unsafe fn run(&self, span: Span, keys: Keys, first: u32, general: &dyn Fn(usize, usize)) {
         let kernel = BlockLoop { blocks: self, span, keys, first, general };
-        // SAFETY: the caller's promise.
-        unsafe { self.vectors.run(kernel) };
+        self.vectors.run(kernel);
     }
 }
 

@@ -60,8 +60,7 @@ unsafe impl Stage for ThenElements {
     }
 
     unsafe fn run_with_zeros(&self, level: Level, span: Span) -> usize {
-        // SAFETY: the caller's promise.
-        unsafe { self.registers.stage.run_with_zeros(level, span) }
+        self.registers.stage.run_with_zeros(level, span)
     }
 
     fn aligns(&self, count: usize) -> bool {

@@ -35,8 +35,7 @@ unsafe impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let one = unknown_one();
-        // SAFETY: the trait's contract.
-        unsafe { (self.source, self.codes.ready(), [V::splat8(one), V::splat16(u16::from(one))]) }
+        (self.source, self.codes.ready(), [V::splat8(one), V::splat16(u16::from(one))])
     }
 
     #[inline(always)]
@@ -82,15 +81,12 @@ pub(super) unsafe fn with_signs<V: Vector, const TOP: bool>(
     tops: V::Integers,
     place: SignPlace,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if TOP {
-            return or_masked::<V>(code, tops, V::splat8(TOP_BYTE));
-        }
-        let of_zero = V::splat8(if place.of_zero { TOP_BYTE } else { 0 });
-        let has_sign = V::or(V::add_saturated8(code, V::splat8(TOP_BYTE - 1)), of_zero);
-        V::choose8(V::top8(V::and(has_sign, tops)), V::or(code, V::splat8(place.bit)), code)
+    if TOP {
+        return or_masked::<V>(code, tops, V::splat8(TOP_BYTE));
     }
+    let of_zero = V::splat8(if place.of_zero { TOP_BYTE } else { 0 });
+    let has_sign = V::or(V::add_saturated8(code, V::splat8(TOP_BYTE - 1)), of_zero);
+    V::choose8(V::top8(V::and(has_sign, tops)), V::or(code, V::splat8(place.bit)), code)
 }
 
 /// Codes of any format with a sign, by an [`OddBf16Rule`]; `TOP` is that of [`with_signs`].
@@ -103,8 +99,7 @@ struct FloatCodes<const TOP: bool>(OddBf16Rule);
 /// The level's features.
 #[inline(always)]
 pub(super) unsafe fn by_sign<V: Vector>(negative: V::Mask8, bytes: [u8; 2]) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe { V::choose8(negative, V::splat8(bytes[1]), V::splat8(bytes[0])) }
+    V::choose8(negative, V::splat8(bytes[1]), V::splat8(bytes[0]))
 }
 
 const TOP_BYTE: u8 = 1 << 7;
@@ -118,25 +113,22 @@ impl<const TOP: bool> FloatCodes<TOP> {
     unsafe fn fixed<V: Vector>(&self, bf16: OddBf16<V::Integers>) -> (V::Integers, V::Integers) {
         let rule = &self.0;
         let implicit = 1 << MANTISSA;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
-            let negative = V::above16(V::splat16(0), bf16.cut);
-            let limit = V::choose16(negative, V::splat16(rule.limit[1]), V::splat16(rule.limit[0]));
-            let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
-            let scaled = V::mul16(distance, V::splat16(rule.factor));
-            let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
-            let steps = V::min16(V::shr16(distance, MANTISSA), V::splat16(rule.steps));
-            let significand = or_masked::<V>(V::splat16(implicit), distance, V::splat16(implicit - 1));
-            let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
-            // Directed roundings see every nonzero value, however small, as a fraction below one half.
-            let too_small = V::above16(V::splat16(rule.lowest), magnitude);
-            fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
-            if TOP {
-                fixed = or_masked::<V>(fixed, bf16.cut, V::splat16(SIGN));
-            }
-            (magnitude, fixed)
+        let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
+        let negative = V::above16(V::splat16(0), bf16.cut);
+        let limit = V::choose16(negative, V::splat16(rule.limit[1]), V::splat16(rule.limit[0]));
+        let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
+        let scaled = V::mul16(distance, V::splat16(rule.factor));
+        let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
+        let steps = V::min16(V::shr16(distance, MANTISSA), V::splat16(rule.steps));
+        let significand = or_masked::<V>(V::splat16(implicit), distance, V::splat16(implicit - 1));
+        let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
+        // Directed roundings see every nonzero value, however small, as a fraction below one half.
+        let too_small = V::above16(V::splat16(rule.lowest), magnitude);
+        fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
+        if TOP {
+            fixed = or_masked::<V>(fixed, bf16.cut, V::splat16(SIGN));
         }
+        (magnitude, fixed)
     }
 }
 
@@ -154,13 +146,10 @@ impl<V: Vector, const TOP: bool> Codes<V> for FloatCodes<TOP> {
         [first, second]: [OddBf16<V::Integers>; 2],
         one: V::Integers,
     ) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (low, low_fixed) = ready.fixed::<V>(first);
-            let (high, high_fixed) = ready.fixed::<V>(second);
-            let (magnitudes, fixed) = ([low, high], [low_fixed, high_fixed]);
-            rounded::<V, TOP, false>(&ready.0, magnitudes, fixed, [first.cut, second.cut], INFINITY, one)
-        }
+        let (low, low_fixed) = ready.fixed::<V>(first);
+        let (high, high_fixed) = ready.fixed::<V>(second);
+        let (magnitudes, fixed) = ([low, high], [low_fixed, high_fixed]);
+        rounded::<V, TOP, false>(&ready.0, magnitudes, fixed, [first.cut, second.cut], INFINITY, one)
     }
 }
 
@@ -178,19 +167,15 @@ pub(super) unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: boo
     infinity: u16,
     one: V::Integers,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (fraction, code) = V::unzip8(fixed[0], fixed[1]);
-        let tops = if TOP { code } else { V::unzip8(signs[0], signs[1]).1 };
-        let bound =
-            if NEAREST_EVEN { V::splat8(rule.bound[0]) } else { by_sign::<V>(V::top8(tops), rule.bound) };
-        let decisive = or_masked::<V>(fraction, code, V::splat8(rule.even));
-        let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
-        if !TOP {
-            code = with_signs::<V, TOP>(code, tops, SignPlace::of(rule));
-        }
-        with_specials::<V>(rule, code, [low, high], tops, infinity)
+    let (fraction, code) = V::unzip8(fixed[0], fixed[1]);
+    let tops = if TOP { code } else { V::unzip8(signs[0], signs[1]).1 };
+    let bound = if NEAREST_EVEN { V::splat8(rule.bound[0]) } else { by_sign::<V>(V::top8(tops), rule.bound) };
+    let decisive = or_masked::<V>(fraction, code, V::splat8(rule.even));
+    let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
+    if !TOP {
+        code = with_signs::<V, TOP>(code, tops, SignPlace::of(rule));
     }
+    with_specials::<V>(rule, code, [low, high], tops, infinity)
 }
 
 /// Gives infinities and NaN their codes, by the magnitudes of the sources.
@@ -205,19 +190,16 @@ pub(super) unsafe fn with_specials<V: Vector>(
     tops: V::Integers,
     infinity: u16,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let finite = V::splat16(infinity - 1);
-        if rule.has_specials && V::any16(V::above16(V::max16(low, high), finite)) {
-            let (infinity, negative) = (V::splat16(infinity), V::top8(tops));
-            let is_special = V::join(V::above16(low, finite), V::above16(high, finite));
-            let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
-            let special = by_sign::<V>(negative, rule.infinity);
-            let special = V::choose8(is_nan, by_sign::<V>(negative, rule.nan), special);
-            return V::choose8(is_special, special, code);
-        }
-        code
+    let finite = V::splat16(infinity - 1);
+    if rule.has_specials && V::any16(V::above16(V::max16(low, high), finite)) {
+        let (infinity, negative) = (V::splat16(infinity), V::top8(tops));
+        let is_special = V::join(V::above16(low, finite), V::above16(high, finite));
+        let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
+        let special = by_sign::<V>(negative, rule.infinity);
+        let special = V::choose8(is_nan, by_sign::<V>(negative, rule.nan), special);
+        return V::choose8(is_special, special, code);
     }
+    code
 }
 
 /// Codes of powers of two (e8m0).
@@ -230,19 +212,16 @@ impl PowerCodes {
     #[inline(always)]
     unsafe fn codes16<V: Vector>(&self, bf16: OddBf16<V::Integers>) -> V::Integers {
         let rule = &self.0;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
-            let rounded = V::shr16(V::add16(magnitude, V::splat16(rule.half)), MANTISSA);
-            let is_lowest = V::above16(V::splat16(rule.first_above_lowest), magnitude);
-            let code = V::choose16(is_lowest, V::splat16(0), rounded);
-            let overflows = V::above16(code, V::splat16(rule.max_code));
-            let code = V::choose16(overflows, V::splat16(rule.overflow), code);
-            // Zero and negative values are outside the range.
-            let outside = V::above16(V::splat16(1), bf16.odd);
-            let code = V::choose16(outside, V::splat16(rule.outside), code);
-            V::choose16(V::above16(magnitude, V::splat16(INFINITY)), V::splat16(rule.nan), code)
-        }
+        let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
+        let rounded = V::shr16(V::add16(magnitude, V::splat16(rule.half)), MANTISSA);
+        let is_lowest = V::above16(V::splat16(rule.first_above_lowest), magnitude);
+        let code = V::choose16(is_lowest, V::splat16(0), rounded);
+        let overflows = V::above16(code, V::splat16(rule.max_code));
+        let code = V::choose16(overflows, V::splat16(rule.overflow), code);
+        // Zero and negative values are outside the range.
+        let outside = V::above16(V::splat16(1), bf16.odd);
+        let code = V::choose16(outside, V::splat16(rule.outside), code);
+        V::choose16(V::above16(magnitude, V::splat16(INFINITY)), V::splat16(rule.nan), code)
     }
 }
 
@@ -260,8 +239,7 @@ impl<V: Vector> Codes<V> for PowerCodes {
         [first, second]: [OddBf16<V::Integers>; 2],
         _one: V::Integers,
     ) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe { V::unzip8(ready.codes16::<V>(first), ready.codes16::<V>(second)).0 }
+        V::unzip8(ready.codes16::<V>(first), ready.codes16::<V>(second)).0
     }
 }
 

@@ -30,14 +30,12 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        (self.source, unsafe { V::splat32(self.nan) })
+        (self.source, V::splat32(self.nan))
     }
 
     #[inline(always)]
     unsafe fn step((floats, nan): Self::Ready, source: *const u8) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe { canonical::<V>(four::<V, F>(floats, source), nan) }
+        canonical::<V>(four::<V, F>(floats, source), nan)
     }
 }
 
@@ -48,8 +46,7 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
 #[inline(always)]
 pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) -> [V::F32s; 4] {
     let [a, b, c, d] = quarters::<V>(source, F::SIZE);
-    // SAFETY: the caller's promise.
-    unsafe { [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)] }
+    [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)]
 }
 
 /// Replaces NaN, which are rare, by another.
@@ -59,20 +56,17 @@ pub(super) unsafe fn four<V: Vector, F: Floats>(floats: F, source: *const u8) ->
 #[inline(always)]
 pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) -> [V::Integers; 4] {
     let [a, b, c, d] = f32s;
-    // SAFETY: the caller's promise.
-    unsafe {
-        if V::any_nan(f32s) {
-            // Nothing is above the limit, and NaN keeps its sign.
-            let constants = [V::splat32(i32::MAX as u32), nan, V::splat32(1 << 31)];
-            return [
-                V::limited(a, constants),
-                V::limited(b, constants),
-                V::limited(c, constants),
-                V::limited(d, constants),
-            ];
-        }
-        [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
+    if V::any_nan(f32s) {
+        // Nothing is above the limit, and NaN keeps its sign.
+        let constants = [V::splat32(i32::MAX as u32), nan, V::splat32(1 << 31)];
+        return [
+            V::limited(a, constants),
+            V::limited(b, constants),
+            V::limited(c, constants),
+            V::limited(d, constants),
+        ];
     }
+    [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
 }
 
 /// Floats to float32, with infinities limited and NaN replaced.
@@ -92,30 +86,24 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let Self { source, limit, nan, nan_sign } = *self;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let constants = [V::splat32(limit), V::splat32(nan), V::splat32(nan_sign)];
-            (source, constants, V::from_bits(V::splat32(0)))
-        }
+        let constants = [V::splat32(limit), V::splat32(nan), V::splat32(nan_sign)];
+        (source, constants, V::from_bits(V::splat32(0)))
     }
 
     #[inline(always)]
     unsafe fn step((floats, constants, zero): Self::Ready, source: *const u8) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [a, b, c, d] = four::<V, F>(floats, source);
-            // Infinities and NaN, which are rare, times zero are NaN.
-            let first = V::any_nan([V::product(a, zero), V::product(b, zero)]);
-            if first || V::any_nan([V::product(c, zero), V::product(d, zero)]) {
-                return [
-                    V::limited(a, constants),
-                    V::limited(b, constants),
-                    V::limited(c, constants),
-                    V::limited(d, constants),
-                ];
-            }
-            [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
+        let [a, b, c, d] = four::<V, F>(floats, source);
+        // Infinities and NaN, which are rare, times zero are NaN.
+        let first = V::any_nan([V::product(a, zero), V::product(b, zero)]);
+        if first || V::any_nan([V::product(c, zero), V::product(d, zero)]) {
+            return [
+                V::limited(a, constants),
+                V::limited(b, constants),
+                V::limited(c, constants),
+                V::limited(d, constants),
+            ];
         }
+        [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
     }
 }
 

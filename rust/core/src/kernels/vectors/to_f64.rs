@@ -19,19 +19,15 @@ unsafe impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        (self.0, unsafe { V::splat32(Binary32::QUIET_NAN) })
+        (self.0, V::splat32(Binary32::QUIET_NAN))
     }
 
     #[inline(always)]
     unsafe fn step((floats, nan): Self::Ready, source: *const u8) -> [V::Integers; 8] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [a, b, c, d] = canonical::<V>(four::<V, F>(floats, source), nan);
-            let (a, b) = (V::to_f64(V::from_bits(a)), V::to_f64(V::from_bits(b)));
-            let (c, d) = (V::to_f64(V::from_bits(c)), V::to_f64(V::from_bits(d)));
-            [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
-        }
+        let [a, b, c, d] = canonical::<V>(four::<V, F>(floats, source), nan);
+        let (a, b) = (V::to_f64(V::from_bits(a)), V::to_f64(V::from_bits(b)));
+        let (c, d) = (V::to_f64(V::from_bits(c)), V::to_f64(V::from_bits(d)));
+        [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
     }
 }
 

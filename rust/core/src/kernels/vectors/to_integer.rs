@@ -34,8 +34,7 @@ where
 
     #[inline(always)]
     unsafe fn step(ready: Self, source: *const u8) -> [V::Integers; SIZE] {
-        // SAFETY: the trait's contract.
-        unsafe { ready.integers(quarters::<V>(source, F::SIZE)) }
+        ready.integers(quarters::<V>(source, F::SIZE))
     }
 }
 
@@ -50,27 +49,22 @@ trait Integers<V: Vector, const SIZE: usize> {
 impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 1> for ToIntegers<F, SIGNED> {
     #[inline(always)]
     unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; 1] {
-        // SAFETY: the trait's contract.
-        unsafe { [V::clamp_to_8::<SIGNED>(self.0.truncated_four::<V, true>(source))] }
+        [V::clamp_to_8::<SIGNED>(self.0.truncated_four::<V, true>(source))]
     }
 }
 
 impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 2> for ToIntegers<F, SIGNED> {
     #[inline(always)]
     unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; 2] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [a, b, c, d] = self.0.truncated_four::<V, true>(source);
-            [V::clamp_to_16::<SIGNED>([a, b]), V::clamp_to_16::<SIGNED>([c, d])]
-        }
+        let [a, b, c, d] = self.0.truncated_four::<V, true>(source);
+        [V::clamp_to_16::<SIGNED>([a, b]), V::clamp_to_16::<SIGNED>([c, d])]
     }
 }
 
 impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 4> for ToIntegers<F, SIGNED> {
     #[inline(always)]
     unsafe fn integers(self, source: [*const u8; 4]) -> [V::Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe { self.0.truncated_four::<V, SIGNED>(source) }
+        self.0.truncated_four::<V, SIGNED>(source)
     }
 }
 
@@ -78,14 +72,11 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 8> for ToInteger
     #[inline(always)]
     unsafe fn integers(self, [a, b, c, d]: [*const u8; 4]) -> [V::Integers; 8] {
         let Self(floats) = self;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (a, b) = (floats.f64s::<V>(a), floats.f64s::<V>(b));
-            let (c, d) = (floats.f64s::<V>(c), floats.f64s::<V>(d));
-            let (first, second) = ([a[0], a[1], b[0], b[1]], [c[0], c[1], d[0], d[1]]);
-            let (first, second) = (V::truncated64::<SIGNED>(first), V::truncated64::<SIGNED>(second));
-            [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]
-        }
+        let (a, b) = (floats.f64s::<V>(a), floats.f64s::<V>(b));
+        let (c, d) = (floats.f64s::<V>(c), floats.f64s::<V>(d));
+        let (first, second) = ([a[0], a[1], b[0], b[1]], [c[0], c[1], d[0], d[1]]);
+        let (first, second) = (V::truncated64::<SIGNED>(first), V::truncated64::<SIGNED>(second));
+        [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]
     }
 }
 
@@ -130,25 +121,21 @@ unsafe impl<V: Conversions> Step<V, 1> for ToLowBits {
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        (self.0, unsafe { V::splat32(self.0.code_mask as u32) })
+        (self.0, V::splat32(self.0.code_mask as u32))
     }
 
     #[inline(always)]
     unsafe fn step((to_byte, mask): Self::Ready, source: *const u8) -> [V::Integers; 1] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let whole = truncated_quickly::<V>(four::<V, _>(F32Source, source));
-            if V::any_doubtful(whole) {
-                let mut codes = Rest::<MOST_BYTES>::new();
-                for (i, code) in codes.0[..V::BYTES].iter_mut().enumerate() {
-                    *code = to_byte.code(source.cast::<f32>().add(i).read_unaligned());
-                }
-                return [V::load(codes.0.as_ptr())];
+        let whole = truncated_quickly::<V>(four::<V, _>(F32Source, source));
+        if V::any_doubtful(whole) {
+            let mut codes = Rest::<MOST_BYTES>::new();
+            for (i, code) in codes.0[..V::BYTES].iter_mut().enumerate() {
+                *code = to_byte.code(source.cast::<f32>().add(i).read_unaligned());
             }
-            let [a, b, c, d] = whole;
-            [V::clamp_to_8::<true>([V::and(a, mask), V::and(b, mask), V::and(c, mask), V::and(d, mask)])]
+            return [V::load(codes.0.as_ptr())];
         }
+        let [a, b, c, d] = whole;
+        [V::clamp_to_8::<true>([V::and(a, mask), V::and(b, mask), V::and(c, mask), V::and(d, mask)])]
     }
 }
 
@@ -181,14 +168,12 @@ struct Directed<const ROUNDING: i32>;
 impl<const ROUNDING: i32> ToWhole for Directed<ROUNDING> {
     #[inline(always)]
     unsafe fn quickly<V: Conversions>(a: V::F32s) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::rounded_quickly::<ROUNDING>(a) }
+        V::rounded_quickly::<ROUNDING>(a)
     }
 
     #[inline(always)]
     unsafe fn integers<V: Conversions>(a: V::F32s) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::truncated(V::whole::<ROUNDING>(a)) }
+        V::truncated(V::whole::<ROUNDING>(a))
     }
 }
 
@@ -200,20 +185,16 @@ impl ToWhole for Away {
     /// (Numbers of 2^22 or more are beyond the target, one off or not.)
     #[inline(always)]
     unsafe fn quickly<V: Conversions>(a: V::F32s) -> V::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { V::rounded_away_quickly(a) }
+        V::rounded_away_quickly(a)
     }
 
     #[inline(always)]
     unsafe fn integers<V: Conversions>(a: V::F32s) -> V::Integers {
         // One half would lift the float below it to 1.
         const BELOW_HALF: u32 = 0.5f32.to_bits() - 1;
-        // SAFETY: the trait's contract.
-        unsafe {
-            let half = or_masked::<V>(V::splat32(BELOW_HALF), V::bits(a), V::splat32(1 << 31));
-            let one = V::from_bits(V::splat32(1f32.to_bits()));
-            V::truncated(V::product_sum(a, one, V::from_bits(half)))
-        }
+        let half = or_masked::<V>(V::splat32(BELOW_HALF), V::bits(a), V::splat32(1 << 31));
+        let one = V::from_bits(V::splat32(1f32.to_bits()));
+        V::truncated(V::product_sum(a, one, V::from_bits(half)))
     }
 }
 
@@ -223,8 +204,7 @@ impl ToWhole for Away {
 /// The level's features.
 #[inline(always)]
 unsafe fn quickly_four<V: Conversions, W: ToWhole>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
-    // SAFETY: the caller's promise.
-    unsafe { [W::quickly::<V>(a), W::quickly::<V>(b), W::quickly::<V>(c), W::quickly::<V>(d)] }
+    [W::quickly::<V>(a), W::quickly::<V>(b), W::quickly::<V>(c), W::quickly::<V>(d)]
 }
 
 /// Rounds and clamps four registers.
@@ -233,8 +213,7 @@ unsafe fn quickly_four<V: Conversions, W: ToWhole>([a, b, c, d]: [V::F32s; 4]) -
 /// The level's features.
 #[inline(always)]
 unsafe fn integers_four<V: Conversions, W: ToWhole>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
-    // SAFETY: the caller's promise.
-    unsafe { [W::integers::<V>(a), W::integers::<V>(b), W::integers::<V>(c), W::integers::<V>(d)] }
+    [W::integers::<V>(a), W::integers::<V>(b), W::integers::<V>(c), W::integers::<V>(d)]
 }
 
 /// Loads four registers of float32.
@@ -243,8 +222,7 @@ unsafe fn integers_four<V: Conversions, W: ToWhole>([a, b, c, d]: [V::F32s; 4]) 
 /// The level's features, and as many elements at each pointer.
 #[inline(always)]
 unsafe fn f32s_four<V: Conversions, F: Floats>(floats: F, [a, b, c, d]: [*const u8; 4]) -> [V::F32s; 4] {
-    // SAFETY: the caller's promise.
-    unsafe { [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)] }
+    [floats.f32s::<V>(a), floats.f32s::<V>(b), floats.f32s::<V>(c), floats.f32s::<V>(d)]
 }
 
 /// float32 rounded to whole numbers.
@@ -257,8 +235,7 @@ unsafe impl<W: ToWhole> Floats for Whole<W> {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { F32Source.f32s::<V>(source) }
+        F32Source.f32s::<V>(source)
     }
 
     #[inline(always)]
@@ -267,12 +244,9 @@ unsafe impl<W: ToWhole> Floats for Whole<W> {
         source: [*const u8; 4],
     ) -> [V::Integers; 4] {
         const { assert!(SIGNED, "for targets of 8 bits") };
-        // SAFETY: the trait's contract.
-        unsafe {
-            let numbers = f32s_four::<V, _>(F32Source, source);
-            let quick = quickly_four::<V, W>(numbers);
-            if V::any_doubtful(quick) { integers_four::<V, W>(numbers) } else { quick }
-        }
+        let numbers = f32s_four::<V, _>(F32Source, source);
+        let quick = quickly_four::<V, W>(numbers);
+        if V::any_doubtful(quick) { integers_four::<V, W>(numbers) } else { quick }
     }
 }
 
@@ -303,8 +277,7 @@ unsafe impl<W: ToWhole> Floats for WholeProduct<W> {
 
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
-        // SAFETY: the trait's contract.
-        unsafe { self.odd.f32s::<V>(source) }
+        self.odd.f32s::<V>(source)
     }
 
     #[inline(always)]
@@ -313,19 +286,16 @@ unsafe impl<W: ToWhole> Floats for WholeProduct<W> {
         source: [*const u8; 4],
     ) -> [V::Integers; 4] {
         const { assert!(SIGNED, "for targets of 8 bits") };
-        // SAFETY: the trait's contract.
-        unsafe {
-            let [less, more] = self.bounds;
-            let (less, more) = (
-                f32s_four::<V, _>(Rounded { source: F32Source, factor: less }, source),
-                f32s_four::<V, _>(Rounded { source: F32Source, factor: more }, source),
-            );
-            let (least, most) = (quickly_four::<V, W>(less), quickly_four::<V, W>(more));
-            if V::any_unequal(least, most) {
-                return integers_four::<V, W>(f32s_four::<V, _>(*self, source));
-            }
-            if V::any_doubtful(least) { integers_four::<V, W>(less) } else { least }
+        let [less, more] = self.bounds;
+        let (less, more) = (
+            f32s_four::<V, _>(Rounded { source: F32Source, factor: less }, source),
+            f32s_four::<V, _>(Rounded { source: F32Source, factor: more }, source),
+        );
+        let (least, most) = (quickly_four::<V, W>(less), quickly_four::<V, W>(more));
+        if V::any_unequal(least, most) {
+            return integers_four::<V, W>(f32s_four::<V, _>(*self, source));
         }
+        if V::any_doubtful(least) { integers_four::<V, W>(less) } else { least }
     }
 }
 

@@ -26,8 +26,7 @@ unsafe impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
-        // SAFETY: the trait's contract.
-        (*self, unsafe { V::splat16(u16::from(unknown_one())) })
+        (*self, V::splat16(u16::from(unknown_one())))
     }
 
     #[inline(always)]

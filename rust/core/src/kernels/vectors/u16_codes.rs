@@ -77,11 +77,8 @@ unsafe fn limited<V: Vector, const CLAMP: bool>(specials: Specials, codes: V::In
     if !CLAMP {
         return codes;
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let magnitude = V::and(codes, V::splat16(!SIGN));
-        or_masked::<V>(V::min16(magnitude, V::splat16(specials.limit)), codes, V::splat16(SIGN))
-    }
+    let magnitude = V::and(codes, V::splat16(!SIGN));
+    or_masked::<V>(V::min16(magnitude, V::splat16(specials.limit)), codes, V::splat16(SIGN))
 }
 
 /// Limits magnitudes, and gives NaN its code, by the floats that the codes come from.
@@ -94,11 +91,8 @@ unsafe fn finish<V: Vector, const CLAMP: bool>(
     codes: V::Integers,
     is_nan: V::Mask16,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let nan = or_masked::<V>(V::splat16(specials.nan), codes, V::splat16(specials.nan_sign));
-        V::choose16(is_nan, nan, limited::<V, CLAMP>(specials, codes))
-    }
+    let nan = or_masked::<V>(V::splat16(specials.nan), codes, V::splat16(specials.nan_sign));
+    V::choose16(is_nan, nan, limited::<V, CLAMP>(specials, codes))
 }
 
 /// Does the same by the codes alone, where NaN is still NaN in them.
@@ -110,11 +104,8 @@ pub(super) unsafe fn finish_visible_nan<V: Vector, const CLAMP: bool>(
     specials: Specials,
     codes: V::Integers,
 ) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let magnitude = V::and(codes, V::splat16(!SIGN));
-        finish::<V, CLAMP>(specials, codes, V::above16(magnitude, V::splat16(specials.infinity)))
-    }
+    let magnitude = V::and(codes, V::splat16(!SIGN));
+    finish::<V, CLAMP>(specials, codes, V::above16(magnitude, V::splat16(specials.infinity)))
 }
 
 /// float16 codes, in one of the [`rounding`]s.
@@ -131,19 +122,16 @@ impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
         source: *const u8,
         _one: V::Integers,
     ) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let [first, second] = if ROUNDING == rounding::NEAREST_EVEN {
-                floats.pair_midrange::<V>(source)
-            } else {
-                floats.pair::<V>(source)
-            };
-            let codes = V::to_f16::<ROUNDING>(first, second);
-            if !F::NAN || !V::any_nan([first, second]) {
-                return limited::<V, CLAMP>(specials, codes);
-            }
-            finish_visible_nan::<V, CLAMP>(specials, codes)
+        let [first, second] = if ROUNDING == rounding::NEAREST_EVEN {
+            floats.pair_midrange::<V>(source)
+        } else {
+            floats.pair::<V>(source)
+        };
+        let codes = V::to_f16::<ROUNDING>(first, second);
+        if !F::NAN || !V::any_nan([first, second]) {
+            return limited::<V, CLAMP>(specials, codes);
         }
+        finish_visible_nan::<V, CLAMP>(specials, codes)
     }
 }
 
@@ -162,19 +150,15 @@ impl U16Codes for AwayF16Codes {
         source: *const u8,
         _one: V::Integers,
     ) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let [first, second] = floats.pair::<V>(source);
-            let last = V::splat32(1);
-            let (a, b) =
-                (V::from_bits(V::or(V::bits(first), last)), V::from_bits(V::or(V::bits(second), last)));
-            // Infinities are NaN here.
-            if !V::any_nan([a, b]) {
-                return limited::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b));
-            }
-            let (a, b) = (with_last_bit::<V>(first), with_last_bit::<V>(second));
-            finish_visible_nan::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b))
+        let [first, second] = floats.pair::<V>(source);
+        let last = V::splat32(1);
+        let (a, b) = (V::from_bits(V::or(V::bits(first), last)), V::from_bits(V::or(V::bits(second), last)));
+        // Infinities are NaN here.
+        if !V::any_nan([a, b]) {
+            return limited::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b));
         }
+        let (a, b) = (with_last_bit::<V>(first), with_last_bit::<V>(second));
+        finish_visible_nan::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b))
     }
 }
 
@@ -184,14 +168,11 @@ impl U16Codes for AwayF16Codes {
 /// The level's features.
 #[inline(always)]
 unsafe fn with_last_bit<V: Vector>(a: V::F32s) -> V::F32s {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (bits, infinity) = (V::bits(a), V::splat32(f32::INFINITY.to_bits()));
-        // In the upper u16, what the exponent is below that of infinities; one at most.
-        let below = V::sub_saturated16(infinity, V::and(bits, infinity));
-        let finite = V::min16(below, V::splat32(1 << 16));
-        V::from_bits(V::or(bits, V::shr32(finite, 16)))
-    }
+    let (bits, infinity) = (V::bits(a), V::splat32(f32::INFINITY.to_bits()));
+    // In the upper u16, what the exponent is below that of infinities; one at most.
+    let below = V::sub_saturated16(infinity, V::and(bits, infinity));
+    let finite = V::min16(below, V::splat32(1 << 16));
+    V::from_bits(V::or(bits, V::shr32(finite, 16)))
 }
 
 /// bf16 codes in any rounding that is not stochastic; `NEAREST_EVEN` says that it is the default one.
@@ -208,28 +189,25 @@ impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
         source: *const u8,
         one: V::Integers,
     ) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if NEAREST_EVEN && let Some(codes) = floats.nearest_bf16::<V>(source, one) {
+        if NEAREST_EVEN && let Some(codes) = floats.nearest_bf16::<V>(source, one) {
+            return limited::<V, CLAMP>(specials, codes);
+        }
+        let [first, second] = floats.pair::<V>(source);
+        let (low, high) = V::unzip16(V::bits(first), V::bits(second));
+        let codes = if NEAREST_EVEN {
+            up_above_middle::<V>(low, high, one)
+        } else {
+            let added = [V::splat32(specials.added[0]), V::splat32(specials.added[1])];
+            let sums = [V::add_by_sign32(first, added), V::add_by_sign32(second, added)];
+            let codes = V::unzip16(sums[0], sums[1]).1;
+            if !V::any_nan([first, second]) {
                 return limited::<V, CLAMP>(specials, codes);
             }
-            let [first, second] = floats.pair::<V>(source);
-            let (low, high) = V::unzip16(V::bits(first), V::bits(second));
-            let codes = if NEAREST_EVEN {
-                up_above_middle::<V>(low, high, one)
-            } else {
-                let added = [V::splat32(specials.added[0]), V::splat32(specials.added[1])];
-                let sums = [V::add_by_sign32(first, added), V::add_by_sign32(second, added)];
-                let codes = V::unzip16(sums[0], sums[1]).1;
-                if !V::any_nan([first, second]) {
-                    return limited::<V, CLAMP>(specials, codes);
-                }
-                codes
-            };
-            let magnitude = V::and(high, V::splat16(!SIGN));
-            let odd = to_odd::<V>(low, magnitude, one);
-            let is_nan = V::above16(odd, V::splat16(specials.infinity));
-            finish::<V, CLAMP>(specials, V::choose16(is_nan, high, codes), is_nan)
-        }
+            codes
+        };
+        let magnitude = V::and(high, V::splat16(!SIGN));
+        let odd = to_odd::<V>(low, magnitude, one);
+        let is_nan = V::above16(odd, V::splat16(specials.infinity));
+        finish::<V, CLAMP>(specials, V::choose16(is_nan, high, codes), is_nan)
     }
 }

@@ -35,17 +35,15 @@ impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> 
         one: V::Integers,
     ) -> V::Integers {
         let sign = SIGN;
-        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
-            let limit = V::splat16(limit);
-            let fixed = [
-                or_masked::<V>(V::min16(magnitudes[0], limit), first.cut, V::splat16(sign)),
-                or_masked::<V>(V::min16(magnitudes[1], limit), second.cut, V::splat16(sign)),
-            ];
-            let infinity = f16_spec().infinity_code().unwrap_or_default() as u16;
-            rounded::<V, true, NEAREST_EVEN>(&rule, magnitudes, fixed, [first.cut, second.cut], infinity, one)
-        }
+        // No `map`: the instructions of a level are not inlined into closures.
+        let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
+        let limit = V::splat16(limit);
+        let fixed = [
+            or_masked::<V>(V::min16(magnitudes[0], limit), first.cut, V::splat16(sign)),
+            or_masked::<V>(V::min16(magnitudes[1], limit), second.cut, V::splat16(sign)),
+        ];
+        let infinity = f16_spec().infinity_code().unwrap_or_default() as u16;
+        rounded::<V, true, NEAREST_EVEN>(&rule, magnitudes, fixed, [first.cut, second.cut], infinity, one)
     }
 }
 

@@ -40,21 +40,21 @@ pub(super) struct BlockArithmetic<T> {
 /// Room for the bytes of the operands of blocks, and for these as float32.
 #[derive(Default)]
 struct ReadBuffers {
-    raw: Piece<u32>,
-    f32s: Piece<f32>,
+    raw: Box<Piece<u32>>,
+    f32s: Box<Piece<f32>>,
     all: Vec<f32>,
 }
 
 /// What the blocks of a piece have.
 #[derive(Default)]
 pub(super) struct BlockOperands<T: Real> {
-    pub(super) scale: Piece<T>,
-    zero: Piece<T>,
-    bias: Piece<T>,
+    pub(super) scale: Box<Piece<T>>,
+    zero: Box<Piece<T>>,
+    bias: Box<Piece<T>>,
     /// The scale of the matrix, or its reciprocal.
     global: T,
     /// Values in the format of results, or in bf16.
-    pub(super) narrow: Piece<u64>,
+    pub(super) narrow: Box<Piece<u64>>,
     read: ReadBuffers,
 }
 

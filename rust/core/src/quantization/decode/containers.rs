@@ -19,10 +19,10 @@ pub(super) struct Containers {
 /// Room for the containers of a piece, and for its codes.
 #[derive(Default)]
 pub(super) struct ContainerBuffers {
-    packed: Piece<u32>,
-    high: Piece<u32>,
-    codes: Piece<u8>,
-    bits: Piece<u8>,
+    packed: Box<Piece<u32>>,
+    high: Box<Piece<u32>>,
+    codes: Box<Piece<u8>>,
+    bits: Box<Piece<u8>>,
 }
 
 impl Containers {

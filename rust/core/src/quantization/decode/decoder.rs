@@ -18,9 +18,9 @@ use crate::quantization::work::{Columns, Extent, Item, ItemPass, Place, run_item
 #[derive(Default)]
 pub(super) struct Buffers<T: Real> {
     containers: ContainerBuffers,
-    tables: TableRoom,
-    results: Piece<u64>,
-    values: Piece<T>,
+    tables: Box<TableRoom>,
+    results: Box<Piece<u64>>,
+    values: Box<Piece<T>>,
     operands: BlockOperands<T>,
 }
 

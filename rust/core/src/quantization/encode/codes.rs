@@ -1,7 +1,7 @@
 //! Codes of pieces: quotients of elements and scales, rounded.
 
 use super::scales::{Limits, Scales};
-use crate::cast::{PlannedCast, Settings, cast_piece};
+use crate::cast::{PlannedCast, Settings, Source, Target, cast_from};
 use crate::codec::options::Rounding;
 use crate::cpu::Level;
 use crate::format::{Format, Kind};
@@ -153,33 +153,42 @@ impl<T: Real> Codes<T> {
         }
     }
 
-    /// Rounds values to codes, the first of which has this flat index, and adds the offset.
+    /// Rounds values to so many codes, the first of which has this flat index, and adds the offset. No code is read before
+    /// it is written.
     ///
     /// # Safety
-    /// There are as many values as codes, in memory for as many reals, apart from the codes.
-    pub(super) unsafe fn round(&self, index: u64, values: Values<*const T>, codes: &mut [u8]) {
+    /// There are as many values as codes, in memory for as many reals; the codes are writable, apart from the values.
+    pub(super) unsafe fn round(
+        &self,
+        index: u64,
+        values: Values<*const T>,
+        (codes, count): (*mut u8, usize),
+    ) {
         let Values { first, float } = values;
         if let (Float::Bf16, Some(Limits { low, high }), true) = (float, self.limits, self.rounds_to_even()) {
-            // SAFETY: the caller's promise: these are bf16.
-            let values = unsafe { std::slice::from_raw_parts(first.cast(), codes.len()) };
             let limits = (low.to_f64() as f32, high.to_f64() as f32);
-            return whole(self.level, values, limits, self.offset as u8, codes);
+            // SAFETY: so many values of 16 bits are readable, and as many codes writable.
+            return unsafe {
+                let values = std::slice::from_raw_parts(first.cast(), count);
+                whole(self.level, values, limits, self.offset as u8, codes);
+            };
         }
-        if let Some(bounds) = &self.map {
-            // SAFETY: the caller's promise.
-            nearest(self.level, unsafe { std::slice::from_raw_parts(first, codes.len()) }, bounds, codes);
-        } else if self.ties != Ties::Even {
-            // SAFETY: the caller's promise.
-            self.towards_zero(unsafe { std::slice::from_raw_parts(first, codes.len()) }, codes);
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { self.round_to_element(index, values, codes) };
+        // SAFETY: so many reals are readable, and as many codes writable. Each of three ways writes all codes.
+        unsafe {
+            if let Some(bounds) = &self.map {
+                nearest(self.level, std::slice::from_raw_parts(first, count), bounds, codes);
+            } else if self.ties != Ties::Even {
+                self.towards_zero(std::slice::from_raw_parts(first, count), codes);
+            } else {
+                self.round_to_element(index, values, (codes, count));
+            }
         }
         if self.code_limits.is_some() || self.offset != 0 {
             let signed = self.element.kind() == (Kind::Integer { signed: true });
             let limits =
                 self.code_limits.unwrap_or(if signed { (1 << 7, i8::MAX as u8) } else { (0, u8::MAX) });
-            limit_codes(self.level, codes, limits, signed, self.offset as u8);
+            // SAFETY: the codes were written above.
+            unsafe { limit_codes(self.level, (codes, count), limits, signed, self.offset as u8) };
         }
     }
 
@@ -193,13 +202,20 @@ impl<T: Real> Codes<T> {
     }
 
     /// Rounds to codes of E2M1, ties towards zero.
-    fn towards_zero(&self, values: &[T], codes: &mut [u8]) {
-        e2m1_towards_zero(self.level, values, codes);
-        let negative_zeros = self.ties == Ties::TowardsZeroNegative;
-        for (code, value) in codes.iter_mut().zip(values) {
-            if (*code).trailing_zeros() >= 3 {
-                let is_zero = value.to_f64() == 0.0;
-                *code = if negative_zeros && (is_zero || *code == 8) { 8 } else { 0 };
+    ///
+    /// # Safety
+    /// As many codes as values are writable.
+    unsafe fn towards_zero(&self, values: &[T], codes: *mut u8) {
+        // SAFETY: as many codes as values are writable, and written before any is read.
+        unsafe {
+            e2m1_towards_zero(self.level, values, codes);
+            let negative_zeros = self.ties == Ties::TowardsZeroNegative;
+            for (index, value) in values.iter().enumerate() {
+                let code = codes.add(index);
+                if (*code).trailing_zeros() >= 3 {
+                    let is_zero = value.to_f64() == 0.0;
+                    *code = if negative_zeros && (is_zero || *code == 8) { 8 } else { 0 };
+                }
             }
         }
     }
@@ -212,19 +228,22 @@ impl<T: Real> Codes<T> {
         &self,
         index: u64,
         Values { first, float }: Values<*const T>,
-        codes: &mut [u8],
+        (codes, count): (*mut u8, usize),
     ) {
         let (cast, format) = match (&self.bf16_cast, float) {
             (Some((cast, bf16)), Float::Bf16 | Float::OddBf16) => (cast, *bf16),
             _ => (&self.cast, self.real),
         };
-        // SAFETY: the caller's promise; codes have one byte each.
+        let strides = ([format.item_size() as isize], [1]);
+        // SAFETY: so many values of the format are readable, and as many codes, of a byte each, writable elsewhere.
         unsafe {
-            if self.draws() || !cast.convert(first.cast(), codes.as_mut_ptr(), codes.len()) {
-                let values = std::slice::from_raw_parts(first.cast(), codes.len() * format.item_size());
-                let (source, target) = ((values, format, false), (codes, self.element, false));
+            if self.draws() || !cast.convert(first.cast(), codes, count) {
+                let pointer = first.cast();
+                let source = Source { pointer, strides: &strides.0, format, swapped: false };
+                let (strides, format) = (&strides.1, self.element);
+                let target = Target { pointer: codes, strides, format, swapped: false, fresh: true };
                 // Nothing is refused with these options.
-                let _ = cast_piece(index, source, target, &self.settings);
+                let _ = cast_from(index, &[count], source, target, None, &self.settings);
             }
         }
     }

@@ -354,7 +354,7 @@ impl<T: Real> Encoder<T> {
             let row = place.matrix * self.extent.rows + place.row;
             let index = (row * self.extent.columns + columns.start) as u64;
             let values = Values { first: room.cast_const(), float: self.codes.float };
-            self.codes.round(index, values, std::slice::from_raw_parts_mut(to, place.rows * columns.count));
+            self.codes.round(index, values, (to, place.rows * columns.count));
             self.packed.write(&target, codes);
         }
     }

@@ -83,7 +83,7 @@ impl<T: Real> Comparison<'_, T> {
         elements: &mut Elements<T>,
         blocks: &BlockScales<T>,
     ) -> Vec<f64> {
-        let (mut room, mut codes) = (Piece::<T>::default(), Piece::<u8>::default());
+        let (mut room, mut codes) = (Box::<Piece<T>>::default(), Box::<Piece<u8>>::default());
         let divides = self.scales.recipe.steps.properties.divides_by_global;
         let global = self.scales.global.get(place.matrix).map_or(1.0, |global| global.to_f64());
         let spec = self.codes.element.float().unwrap_or_else(single);
@@ -103,7 +103,8 @@ impl<T: Real> Comparison<'_, T> {
                     let operands =
                         Operands { area: area.cast(), float: Float::F32, blocks: in_blocks, places };
                     self.codes.quotients(&operands, to, blocks);
-                    self.codes.round(0, Values { first: to.first.cast_const(), float: to.float }, codes);
+                    let values = Values { first: to.first.cast_const(), float: to.float };
+                    self.codes.round(0, values, (codes.as_mut_ptr(), codes.len()));
                     area.first
                 };
                 for (index, code) in codes.iter().enumerate() {

@@ -24,8 +24,8 @@ pub(super) struct Packed {
 /// Codes of a piece, packed ones that are not dense, and an item of these.
 #[derive(Default)]
 pub(super) struct PackBuffers {
-    pub(super) codes: Piece<u8>,
-    containers: Piece<u32>,
+    pub(super) codes: Box<Piece<u8>>,
+    containers: Box<Piece<u32>>,
     pub(super) item: TransposedItem,
 }
 

@@ -196,7 +196,7 @@ impl<T: Real> Source<T> {
 /// Elements of the weight that are not read where they are: a piece, or an item.
 #[derive(Default)]
 pub(super) struct Stored {
-    piece: Piece<u64>,
+    piece: Box<Piece<u64>>,
     item: TransposedItem,
 }
 
@@ -216,5 +216,5 @@ impl Stored {
 #[derive(Default)]
 pub(super) struct Elements<T: Real> {
     pub(super) stored: Stored,
-    pub(super) values: Piece<T>,
+    pub(super) values: Box<Piece<T>>,
 }

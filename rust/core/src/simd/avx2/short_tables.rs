@@ -75,13 +75,10 @@ pub(crate) unsafe fn rounded_down<const SIGNED: bool>(
     constants: [Integers; 3],
     shift: u32,
 ) -> [Integers; 2] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let [a, a_places] = rounded_down32::<SIGNED>(a, constants, shift);
-        let [b, b_places] = rounded_down32::<SIGNED>(b, constants, shift);
-        let (bits, places) = (arch::_mm256_packs_epi32(a, b), arch::_mm256_packs_epi32(a_places, b_places));
-        [arch::_mm256_abs_epi16(bits), arch::_mm256_abs_epi16(places)]
-    }
+    let [a, a_places] = rounded_down32::<SIGNED>(a, constants, shift);
+    let [b, b_places] = rounded_down32::<SIGNED>(b, constants, shift);
+    let (bits, places) = (arch::_mm256_packs_epi32(a, b), arch::_mm256_packs_epi32(a_places, b_places));
+    [arch::_mm256_abs_epi16(bits), arch::_mm256_abs_epi16(places)]
 }
 
 /// Rounds a register down, as [`rounded_down`] does, in 32 bits and with signs.
@@ -94,15 +91,12 @@ unsafe fn rounded_down32<const SIGNED: bool>(
     [added, scale, half]: [Integers; 3],
     shift: u32,
 ) -> [Integers; 2] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let bits = Avx2::bits(a);
-        let magnitude = arch::_mm256_and_si256(bits, Avx2::splat32(i32::MAX as u32));
-        let number = if SIGNED { arch::_mm256_sign_epi32(magnitude, bits) } else { magnitude };
-        let number = arch::_mm256_add_epi32(number, added);
-        let float = if SIGNED { a } else { Avx2::from_bits(magnitude) };
-        let places = arch::_mm256_fmadd_ps(float, Avx2::from_bits(scale), Avx2::from_bits(half));
-        let places = if SIGNED { arch::_mm256_floor_ps(places) } else { places };
-        [arch::_mm256_srav_epi32(number, Avx2::splat32(shift)), arch::_mm256_cvttps_epi32(places)]
-    }
+    let bits = Avx2::bits(a);
+    let magnitude = arch::_mm256_and_si256(bits, Avx2::splat32(i32::MAX as u32));
+    let number = if SIGNED { arch::_mm256_sign_epi32(magnitude, bits) } else { magnitude };
+    let number = arch::_mm256_add_epi32(number, added);
+    let float = if SIGNED { a } else { Avx2::from_bits(magnitude) };
+    let places = arch::_mm256_fmadd_ps(float, Avx2::from_bits(scale), Avx2::from_bits(half));
+    let places = if SIGNED { arch::_mm256_floor_ps(places) } else { places };
+    [arch::_mm256_srav_epi32(number, Avx2::splat32(shift)), arch::_mm256_cvttps_epi32(places)]
 }

@@ -52,6 +52,5 @@ impl StochasticOps for Avx2 {
 /// AVX2.
 #[inline(always)]
 unsafe fn lacks_none(a: Integers, bits: Integers) -> Integers {
-    // SAFETY: the caller's promise.
-    unsafe { arch::_mm256_cmpeq_epi32(arch::_mm256_and_si256(a, bits), bits) }
+    arch::_mm256_cmpeq_epi32(arch::_mm256_and_si256(a, bits), bits)
 }

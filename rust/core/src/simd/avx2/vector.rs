@@ -247,49 +247,37 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn any_nan<const COUNT: usize>(a: [F32s; COUNT]) -> bool {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let mut found = arch::_mm256_setzero_ps();
-            for i in (0..COUNT).step_by(2) {
-                found = arch::_mm256_or_ps(found, is_nan(a[i], a[i + 1]));
-            }
-            any(arch::_mm256_movemask_ps(found))
+        let mut found = arch::_mm256_setzero_ps();
+        for i in (0..COUNT).step_by(2) {
+            found = arch::_mm256_or_ps(found, is_nan(a[i], a[i + 1]));
         }
+        any(arch::_mm256_movemask_ps(found))
     }
 
     #[inline(always)]
     unsafe fn even<const SIZE: usize>(a: Integers, b: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            Self::in_order(if SIZE == 4 {
-                let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
-                arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b))
-            } else {
-                arch::_mm256_unpacklo_epi64(a, b)
-            })
-        }
+        Self::in_order(if SIZE == 4 {
+            let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
+            arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b))
+        } else {
+            arch::_mm256_unpacklo_epi64(a, b)
+        })
     }
 
     #[inline(always)]
     unsafe fn f64_product<const ODD: bool>(a: F32s, b: f64) -> F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = f64_product::<ODD>(arch::_mm256_castps256_ps128(a), b);
-            let high = f64_product::<ODD>(arch::_mm256_extractf128_ps::<1>(a), b);
-            arch::_mm256_set_m128(high, low)
-        }
+        let low = f64_product::<ODD>(arch::_mm256_castps256_ps128(a), b);
+        let high = f64_product::<ODD>(arch::_mm256_extractf128_ps::<1>(a), b);
+        arch::_mm256_set_m128(high, low)
     }
 
     #[inline(always)]
     unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (a, zero) = (Self::in_order(a), arch::_mm256_setzero_si256());
-            if SIZE == 4 {
-                [arch::_mm256_unpacklo_epi32(a, zero), arch::_mm256_unpackhi_epi32(a, zero)]
-            } else {
-                [arch::_mm256_unpacklo_epi64(a, zero), arch::_mm256_unpackhi_epi64(a, zero)]
-            }
+        let (a, zero) = (Self::in_order(a), arch::_mm256_setzero_si256());
+        if SIZE == 4 {
+            [arch::_mm256_unpacklo_epi32(a, zero), arch::_mm256_unpackhi_epi32(a, zero)]
+        } else {
+            [arch::_mm256_unpacklo_epi64(a, zero), arch::_mm256_unpackhi_epi64(a, zero)]
         }
     }
 
@@ -331,12 +319,9 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = arch::_mm256_cvtps_ph::<ROUNDING>(a);
-            let high = arch::_mm256_cvtps_ph::<ROUNDING>(b);
-            arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(low), high)
-        }
+        let low = arch::_mm256_cvtps_ph::<ROUNDING>(a);
+        let high = arch::_mm256_cvtps_ph::<ROUNDING>(b);
+        arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(low), high)
     }
 }
 
@@ -346,14 +331,10 @@ unsafe impl Vector for Avx2 {
 /// AVX2.
 #[inline(always)]
 unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let low = arch::_mm256_set1_epi32(0xffff);
-        let even = arch::_mm256_packus_epi32(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
-        let odd =
-            arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
-        (even, odd)
-    }
+    let low = arch::_mm256_set1_epi32(0xffff);
+    let even = arch::_mm256_packus_epi32(arch::_mm256_and_si256(a, low), arch::_mm256_and_si256(b, low));
+    let odd = arch::_mm256_packus_epi32(arch::_mm256_srli_epi32::<16>(a), arch::_mm256_srli_epi32::<16>(b));
+    (even, odd)
 }
 
 /// Converts unsigned 32-bit integers to float32, rounded to nearest: both halves are exact.
@@ -362,12 +343,9 @@ unsafe fn unzip16_by_halves(a: Integers, b: Integers) -> (Integers, Integers) {
 /// AVX2.
 #[inline(always)]
 unsafe fn unsigned_to_f32(a: Integers) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let high = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(a));
-        let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_setzero_si256());
-        arch::_mm256_fmadd_ps(high, arch::_mm256_set1_ps(65_536.0), arch::_mm256_cvtepi32_ps(low))
-    }
+    let high = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(a));
+    let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_setzero_si256());
+    arch::_mm256_fmadd_ps(high, arch::_mm256_set1_ps(65_536.0), arch::_mm256_cvtepi32_ps(low))
 }
 
 /// Returns whether any float32 of a mask is not zero.
@@ -376,12 +354,9 @@ unsafe fn unsigned_to_f32(a: Integers) -> F32s {
 /// AVX2.
 #[inline(always)]
 unsafe fn any_nonzero(a: F32s, mask: Integers) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
-        // Tests whether every bit of the mask is set in `is_zero`.
-        arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), mask) == 0
-    }
+    let is_zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
+    // Tests whether every bit of the mask is set in `is_zero`.
+    arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), mask) == 0
 }
 
 /// Converts 64-bit integers to float32: exactly up to 2^24, and from there on to one of the two neighbours, because
@@ -391,20 +366,17 @@ unsafe fn any_nonzero(a: F32s, mask: Integers) -> bool {
 /// AVX2, and as many integers at the pointer.
 #[inline(always)]
 unsafe fn load_64_bits<const SIGNED: bool>(source: *const u8) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let a = arch::_mm256_loadu_ps(source.cast());
-        let b = arch::_mm256_loadu_ps(source.add(Avx2::BYTES).cast());
-        let low = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
-        let high = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
-        let high = if SIGNED { arch::_mm256_cvtepi32_ps(high) } else { unsigned_to_f32(high) };
-        let middle = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(low));
-        let low = arch::_mm256_blend_epi16::<UPPER_U16>(low, arch::_mm256_setzero_si256());
-        let shift = arch::_mm256_set1_ps(65_536.0);
-        let sum = arch::_mm256_fmadd_ps(high, shift, middle);
-        let sum = arch::_mm256_fmadd_ps(sum, shift, arch::_mm256_cvtepi32_ps(low));
-        Avx2::from_bits(Avx2::in_order(Avx2::bits(sum)))
-    }
+    let a = arch::_mm256_loadu_ps(source.cast());
+    let b = arch::_mm256_loadu_ps(source.add(Avx2::BYTES).cast());
+    let low = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+    let high = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+    let high = if SIGNED { arch::_mm256_cvtepi32_ps(high) } else { unsigned_to_f32(high) };
+    let middle = arch::_mm256_cvtepi32_ps(arch::_mm256_srli_epi32::<16>(low));
+    let low = arch::_mm256_blend_epi16::<UPPER_U16>(low, arch::_mm256_setzero_si256());
+    let shift = arch::_mm256_set1_ps(65_536.0);
+    let sum = arch::_mm256_fmadd_ps(high, shift, middle);
+    let sum = arch::_mm256_fmadd_ps(sum, shift, arch::_mm256_cvtepi32_ps(low));
+    Avx2::from_bits(Avx2::in_order(Avx2::bits(sum)))
 }
 
 /// Converts 64-bit integers to float64, rounded to nearest, and marks those that rounding made the middle of two
@@ -422,20 +394,16 @@ unsafe fn integers_to_f64<const SIGNED: bool>(a: Integers) -> (arch::__m256d, In
     const OTHERS: i32 = (u64::BITS - 29) as i32;
     // Flipped, the sign adds this.
     let sign = if SIGNED { 1u64 << 63 } else { 0 };
-    // SAFETY: the caller's promise.
-    unsafe {
-        let place = arch::_mm256_set1_epi64x((UPPER_PLACE.to_bits() | sign >> 32) as i64);
-        let upper =
-            arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(arch::_mm256_srli_epi64::<32>(a), place));
-        let upper = arch::_mm256_sub_pd(upper, arch::_mm256_set1_pd(UPPER_PLACE + LOWER_PLACE + sign as f64));
-        let place = arch::_mm256_castpd_si256(arch::_mm256_set1_pd(LOWER_PLACE));
-        let lower = arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<UPPER>(a, place));
-        let sum = arch::_mm256_add_pd(upper, lower);
-        let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(arch::_mm256_sub_pd(sum, upper), lower);
-        let below = arch::_mm256_slli_epi64::<OTHERS>(arch::_mm256_castpd_si256(sum));
-        let middle = arch::_mm256_cmpeq_epi64(below, arch::_mm256_set1_epi64x(i64::MIN));
-        (sum, arch::_mm256_and_si256(middle, arch::_mm256_castpd_si256(inexact)))
-    }
+    let place = arch::_mm256_set1_epi64x((UPPER_PLACE.to_bits() | sign >> 32) as i64);
+    let upper = arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(arch::_mm256_srli_epi64::<32>(a), place));
+    let upper = arch::_mm256_sub_pd(upper, arch::_mm256_set1_pd(UPPER_PLACE + LOWER_PLACE + sign as f64));
+    let place = arch::_mm256_castpd_si256(arch::_mm256_set1_pd(LOWER_PLACE));
+    let lower = arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<UPPER>(a, place));
+    let sum = arch::_mm256_add_pd(upper, lower);
+    let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(arch::_mm256_sub_pd(sum, upper), lower);
+    let below = arch::_mm256_slli_epi64::<OTHERS>(arch::_mm256_castpd_si256(sum));
+    let middle = arch::_mm256_cmpeq_epi64(below, arch::_mm256_set1_epi64x(i64::MIN));
+    (sum, arch::_mm256_and_si256(middle, arch::_mm256_castpd_si256(inexact)))
 }
 
 /// Converts a register of float64 to float32. The lower 32 bits are first reduced to a sticky bit within float32's
@@ -446,13 +414,10 @@ unsafe fn integers_to_f64<const SIGNED: bool>(a: Integers) -> (arch::__m256d, In
 #[inline(always)]
 unsafe fn sticky_f32(source: *const u8) -> arch::__m128 {
     const LOWER: i32 = 0b01_01_01_01;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let a = arch::_mm256_loadu_si256(source.cast());
-        // Multiplies 1 << 30 by the sign of the lower half: nonzero exactly if that half is.
-        let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
-        arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
-    }
+    let a = arch::_mm256_loadu_si256(source.cast());
+    // Multiplies 1 << 30 by the sign of the lower half: nonzero exactly if that half is.
+    let any = arch::_mm256_sign_epi32(arch::_mm256_set1_epi32(1 << 30), a);
+    arch::_mm256_cvtpd_ps(arch::_mm256_castsi256_pd(arch::_mm256_blend_epi32::<LOWER>(a, any)))
 }
 
 /// Returns whether a mask has any bit, which is rare, by testing it: the compiler would test the register that it comes
@@ -470,8 +435,7 @@ pub(super) fn any(mut mask: i32) -> bool {
 /// AVX2.
 #[inline(always)]
 pub(super) unsafe fn is_nan(a: F32s, b: F32s) -> F32s {
-    // SAFETY: the caller's promise.
-    unsafe { arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b) }
+    arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, b)
 }
 
 /// Returns whether any float32 differs from its float64, or is NaN.
@@ -480,16 +444,13 @@ pub(super) unsafe fn is_nan(a: F32s, b: F32s) -> F32s {
 /// AVX2, and as many float64 at the pointer.
 #[inline(always)]
 unsafe fn any_lost(f32s: F32s, source: *const u8) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (a, b) =
-            (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
-        let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(f32s));
-        let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(f32s));
-        let low = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(low, a);
-        let high = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(high, b);
-        arch::_mm256_movemask_pd(arch::_mm256_or_pd(low, high)) != 0
-    }
+    let (a, b) =
+        (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
+    let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(f32s));
+    let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(f32s));
+    let low = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(low, a);
+    let high = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_UQ }>(high, b);
+    arch::_mm256_movemask_pd(arch::_mm256_or_pd(low, high)) != 0
 }
 
 /// Returns which float64 of two registers at a pointer are zero.
@@ -499,14 +460,11 @@ unsafe fn any_lost(f32s: F32s, source: *const u8) -> bool {
 #[cold]
 #[inline(always)]
 unsafe fn zeros(source: *const u8) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (a, b) =
-            (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
-        let zero = arch::_mm256_setzero_pd();
-        let low = arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(a, zero));
-        low | arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(b, zero)) << 4
-    }
+    let (a, b) =
+        (arch::_mm256_loadu_pd(source.cast()), arch::_mm256_loadu_pd(source.add(Avx2::BYTES).cast()));
+    let zero = arch::_mm256_setzero_pd();
+    let low = arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(a, zero));
+    low | arch::_mm256_movemask_pd(arch::_mm256_cmp_pd::<{ arch::_CMP_EQ_OQ }>(b, zero)) << 4
 }
 
 /// Multiplies in float64 and rounds to float32, to odd or to nearest.
@@ -515,13 +473,10 @@ unsafe fn zeros(source: *const u8) -> i32 {
 /// AVX2.
 #[inline(always)]
 unsafe fn f64_product<const ODD: bool>(a: arch::__m128, b: f64) -> arch::__m128 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
-        let product = arch::_mm256_mul_pd(wide, b);
-        let odd = odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product));
-        if ODD { odd_f32(odd) } else { arch::_mm256_cvtpd_ps(odd) }
-    }
+    let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
+    let product = arch::_mm256_mul_pd(wide, b);
+    let odd = odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product));
+    if ODD { odd_f32(odd) } else { arch::_mm256_cvtpd_ps(odd) }
 }
 
 /// Returns a number rounded to odd, from the one rounded to nearest and its error.
@@ -530,19 +485,16 @@ unsafe fn f64_product<const ODD: bool>(a: arch::__m128, b: f64) -> arch::__m128 
 /// AVX2.
 #[inline(always)]
 unsafe fn odd_f64(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let zero = arch::_mm256_setzero_pd();
-        // An error of NaN means an infinity, which is exact.
-        let inexact = arch::_mm256_castpd_si256(arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, zero));
-        let bits = arch::_mm256_castpd_si256(rounded);
-        // Where the signs differ, it was rounded away from zero; adding all ones subtracts one.
-        let signs = arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(bits, arch::_mm256_castpd_si256(error)));
-        let ones = arch::_mm256_castsi256_pd(inexact);
-        let away = arch::_mm256_castpd_si256(arch::_mm256_blendv_pd(zero, ones, signs));
-        let one = arch::_mm256_srli_epi64::<63>(inexact);
-        arch::_mm256_castsi256_pd(arch::_mm256_or_si256(arch::_mm256_add_epi64(bits, away), one))
-    }
+    let zero = arch::_mm256_setzero_pd();
+    // An error of NaN means an infinity, which is exact.
+    let inexact = arch::_mm256_castpd_si256(arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, zero));
+    let bits = arch::_mm256_castpd_si256(rounded);
+    // Where the signs differ, it was rounded away from zero; adding all ones subtracts one.
+    let signs = arch::_mm256_castsi256_pd(arch::_mm256_xor_si256(bits, arch::_mm256_castpd_si256(error)));
+    let ones = arch::_mm256_castsi256_pd(inexact);
+    let away = arch::_mm256_castpd_si256(arch::_mm256_blendv_pd(zero, ones, signs));
+    let one = arch::_mm256_srli_epi64::<63>(inexact);
+    arch::_mm256_castsi256_pd(arch::_mm256_or_si256(arch::_mm256_add_epi64(bits, away), one))
 }
 
 /// Converts float64 rounded to odd to float32 rounded to odd.
@@ -551,18 +503,15 @@ unsafe fn odd_f64(rounded: arch::__m256d, error: arch::__m256d) -> arch::__m256d
 /// AVX2.
 #[inline(always)]
 unsafe fn odd_f32(a: arch::__m256d) -> arch::__m128 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let narrow = arch::_mm256_cvtpd_ps(a);
-        let error = arch::_mm256_sub_pd(a, arch::_mm256_cvtps_pd(narrow));
-        let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_pd());
-        let (inexact, signs) = (upper_u32s(inexact), upper_u32s(error));
-        let bits = arch::_mm_castps_si128(narrow);
-        let away = arch::_mm_srai_epi32::<31>(arch::_mm_xor_si128(bits, signs));
-        let less = arch::_mm_and_si128(inexact, away);
-        let one = arch::_mm_srli_epi32::<31>(inexact);
-        arch::_mm_castsi128_ps(arch::_mm_or_si128(arch::_mm_add_epi32(bits, less), one))
-    }
+    let narrow = arch::_mm256_cvtpd_ps(a);
+    let error = arch::_mm256_sub_pd(a, arch::_mm256_cvtps_pd(narrow));
+    let inexact = arch::_mm256_cmp_pd::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm256_setzero_pd());
+    let (inexact, signs) = (upper_u32s(inexact), upper_u32s(error));
+    let bits = arch::_mm_castps_si128(narrow);
+    let away = arch::_mm_srai_epi32::<31>(arch::_mm_xor_si128(bits, signs));
+    let less = arch::_mm_and_si128(inexact, away);
+    let one = arch::_mm_srli_epi32::<31>(inexact);
+    arch::_mm_castsi128_ps(arch::_mm_or_si128(arch::_mm_add_epi32(bits, less), one))
 }
 
 /// Returns the upper 32 bits of each float64.
@@ -571,12 +520,9 @@ unsafe fn odd_f32(a: arch::__m256d) -> arch::__m128 {
 /// AVX2.
 #[inline(always)]
 unsafe fn upper_u32s(a: arch::__m256d) -> arch::__m128i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let a = arch::_mm256_castpd_ps(a);
-        let (low, high) = (arch::_mm256_castps256_ps128(a), arch::_mm256_extractf128_ps::<1>(a));
-        arch::_mm_castps_si128(arch::_mm_shuffle_ps::<0b11_01_11_01>(low, high))
-    }
+    let a = arch::_mm256_castpd_ps(a);
+    let (low, high) = (arch::_mm256_castps256_ps128(a), arch::_mm256_extractf128_ps::<1>(a));
+    arch::_mm_castps_si128(arch::_mm_shuffle_ps::<0b11_01_11_01>(low, high))
 }
 
 /// The sign bit of a float32.

@@ -55,73 +55,53 @@ impl Conversions for Avx512 {
 
     #[inline(always)]
     unsafe fn truncated_f64<const SIGNED: bool>(source: *const u8) -> arch::__m512i {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = truncated_f64::<SIGNED>(Self::load(source));
-            let high = truncated_f64::<SIGNED>(Self::load(source.add(Self::BYTES)));
-            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
-        }
+        let low = truncated_f64::<SIGNED>(Self::load(source));
+        let high = truncated_f64::<SIGNED>(Self::load(source.add(Self::BYTES)));
+        arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
     }
 
     #[inline(always)]
     unsafe fn truncated64<const SIGNED: bool>(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            [
-                truncated64::<SIGNED>(a[0]),
-                truncated64::<SIGNED>(a[1]),
-                truncated64::<SIGNED>(a[2]),
-                truncated64::<SIGNED>(a[3]),
-            ]
-        }
+        [
+            truncated64::<SIGNED>(a[0]),
+            truncated64::<SIGNED>(a[1]),
+            truncated64::<SIGNED>(a[2]),
+            truncated64::<SIGNED>(a[3]),
+        ]
     }
 
     #[inline(always)]
     unsafe fn whole<const ROUNDING: i32>(a: arch::__m512) -> arch::__m512 {
-        // SAFETY: the trait's contract.
-        unsafe { arch::_mm512_roundscale_ps::<ROUNDING>(a) }
+        arch::_mm512_roundscale_ps::<ROUNDING>(a)
     }
 
     #[inline(always)]
     unsafe fn rounded_quickly<const ROUNDING: i32>(a: arch::__m512) -> arch::__m512i {
         use arch::_MM_FROUND_NO_EXC as QUIET;
-        // SAFETY: the trait's contract.
-        unsafe {
-            match ROUNDING {
-                rounding::TOWARDS_POSITIVE => {
-                    arch::_mm512_cvt_roundps_epi32::<{ rounding::TOWARDS_POSITIVE | QUIET }>(a)
-                }
-                rounding::TOWARDS_NEGATIVE => {
-                    arch::_mm512_cvt_roundps_epi32::<{ rounding::TOWARDS_NEGATIVE | QUIET }>(a)
-                }
-                rounding::TOWARDS_ZERO => arch::_mm512_cvttps_epi32(a),
-                _ => arch::_mm512_cvt_roundps_epi32::<{ rounding::NEAREST_EVEN | QUIET }>(a),
+        match ROUNDING {
+            rounding::TOWARDS_POSITIVE => {
+                arch::_mm512_cvt_roundps_epi32::<{ rounding::TOWARDS_POSITIVE | QUIET }>(a)
             }
+            rounding::TOWARDS_NEGATIVE => {
+                arch::_mm512_cvt_roundps_epi32::<{ rounding::TOWARDS_NEGATIVE | QUIET }>(a)
+            }
+            rounding::TOWARDS_ZERO => arch::_mm512_cvttps_epi32(a),
+            _ => arch::_mm512_cvt_roundps_epi32::<{ rounding::NEAREST_EVEN | QUIET }>(a),
         }
     }
 
     #[inline(always)]
     unsafe fn clamp_to_16<const SIGNED: bool>([a, b]: [arch::__m512i; 2]) -> arch::__m512i {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let packed =
-                if SIGNED { arch::_mm512_packs_epi32(a, b) } else { arch::_mm512_packus_epi32(a, b) };
-            arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
-        }
+        let packed = if SIGNED { arch::_mm512_packs_epi32(a, b) } else { arch::_mm512_packus_epi32(a, b) };
+        arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
     }
 
     #[inline(always)]
     unsafe fn clamp_to_8<const SIGNED: bool>([a, b, c, d]: [arch::__m512i; 4]) -> arch::__m512i {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (low, high) = (arch::_mm512_packs_epi32(a, b), arch::_mm512_packs_epi32(c, d));
-            let packed = if SIGNED {
-                arch::_mm512_packs_epi16(low, high)
-            } else {
-                arch::_mm512_packus_epi16(low, high)
-            };
-            Self::crosswise(packed)
-        }
+        let (low, high) = (arch::_mm512_packs_epi32(a, b), arch::_mm512_packs_epi32(c, d));
+        let packed =
+            if SIGNED { arch::_mm512_packs_epi16(low, high) } else { arch::_mm512_packus_epi16(low, high) };
+        Self::crosswise(packed)
     }
 }
 
@@ -131,8 +111,7 @@ impl Conversions for Avx512 {
 /// AVX-512.
 #[inline(always)]
 unsafe fn positive(a: arch::__m512i) -> arch::__m512d {
-    // SAFETY: the caller's promise.
-    unsafe { arch::_mm512_max_pd(arch::_mm512_castsi512_pd(a), arch::_mm512_setzero_pd()) }
+    arch::_mm512_max_pd(arch::_mm512_castsi512_pd(a), arch::_mm512_setzero_pd())
 }
 
 /// Truncates one register of float64 to 64-bit integers.
@@ -141,18 +120,15 @@ unsafe fn positive(a: arch::__m512i) -> arch::__m512d {
 /// AVX-512.
 #[inline(always)]
 unsafe fn truncated64<const SIGNED: bool>(a: arch::__m512i) -> arch::__m512i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !SIGNED {
-            return arch::_mm512_cvttpd_epu64(positive(a));
-        }
-        let number = arch::_mm512_castsi512_pd(a);
-        let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(number, number);
-        let whole = arch::_mm512_maskz_cvttpd_epi64(is_number, number);
-        let large = arch::_mm512_set1_pd(-(i64::MIN as f64));
-        let above = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_GE_OQ }>(number, large);
-        arch::_mm512_mask_mov_epi64(whole, above, arch::_mm512_set1_epi64(i64::MAX))
+    if !SIGNED {
+        return arch::_mm512_cvttpd_epu64(positive(a));
     }
+    let number = arch::_mm512_castsi512_pd(a);
+    let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(number, number);
+    let whole = arch::_mm512_maskz_cvttpd_epi64(is_number, number);
+    let large = arch::_mm512_set1_pd(-(i64::MIN as f64));
+    let above = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_GE_OQ }>(number, large);
+    arch::_mm512_mask_mov_epi64(whole, above, arch::_mm512_set1_epi64(i64::MAX))
 }
 
 /// Truncates one register of float64 to 32-bit integers.
@@ -161,15 +137,12 @@ unsafe fn truncated64<const SIGNED: bool>(a: arch::__m512i) -> arch::__m512i {
 /// AVX-512.
 #[inline(always)]
 unsafe fn truncated_f64<const SIGNED: bool>(a: arch::__m512i) -> arch::__m256i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !SIGNED {
-            return arch::_mm512_cvttpd_epu32(positive(a));
-        }
-        let a = arch::_mm512_castsi512_pd(a);
-        let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(a, a);
-        // Below the range the instruction gives the smallest integer.
-        let limited = arch::_mm512_min_pd(a, arch::_mm512_set1_pd(i32::MAX.into()));
-        arch::_mm512_maskz_cvttpd_epi32(is_number, limited)
+    if !SIGNED {
+        return arch::_mm512_cvttpd_epu32(positive(a));
     }
+    let a = arch::_mm512_castsi512_pd(a);
+    let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(a, a);
+    // Below the range the instruction gives the smallest integer.
+    let limited = arch::_mm512_min_pd(a, arch::_mm512_set1_pd(i32::MAX.into()));
+    arch::_mm512_maskz_cvttpd_epi32(is_number, limited)
 }

@@ -46,15 +46,9 @@ impl StochasticOps for Avx512 {
 
     #[inline(always)]
     unsafe fn clamp_upper_to_8<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (low, high) = (Self::unzip16(a, b).1, Self::unzip16(c, d).1);
-            let packed = if SIGNED {
-                arch::_mm512_packs_epi16(low, high)
-            } else {
-                arch::_mm512_packus_epi16(low, high)
-            };
-            arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
-        }
+        let (low, high) = (Self::unzip16(a, b).1, Self::unzip16(c, d).1);
+        let packed =
+            if SIGNED { arch::_mm512_packs_epi16(low, high) } else { arch::_mm512_packus_epi16(low, high) };
+        arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
     }
 }

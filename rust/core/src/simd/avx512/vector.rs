@@ -245,50 +245,38 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn any_nan<const COUNT: usize>(a: [F32s; COUNT]) -> bool {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let mut found = 0;
-            for i in (0..COUNT).step_by(2) {
-                found |= arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a[i], a[i + 1]);
-            }
-            rarely(found != 0)
+        let mut found = 0;
+        for i in (0..COUNT).step_by(2) {
+            found |= arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a[i], a[i + 1]);
         }
+        rarely(found != 0)
     }
 
     #[inline(always)]
     unsafe fn even<const SIZE: usize>(a: Integers, b: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            if SIZE == 4 {
-                let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-                arch::_mm512_permutex2var_epi32(a, even, b)
-            } else {
-                let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-                arch::_mm512_permutex2var_epi64(a, even, b)
-            }
+        if SIZE == 4 {
+            let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            arch::_mm512_permutex2var_epi32(a, even, b)
+        } else {
+            let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+            arch::_mm512_permutex2var_epi64(a, even, b)
         }
     }
 
     #[inline(always)]
     unsafe fn f64_product<const ODD: bool>(a: F32s, b: f64) -> F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = f64_product::<ODD>(arch::_mm512_castps512_ps256(a), b);
-            let high = f64_product::<ODD>(arch::_mm512_extractf32x8_ps::<1>(a), b);
-            arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
-        }
+        let low = f64_product::<ODD>(arch::_mm512_castps512_ps256(a), b);
+        let high = f64_product::<ODD>(arch::_mm512_extractf32x8_ps::<1>(a), b);
+        arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
     }
 
     #[inline(always)]
     unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let high = arch::_mm512_castsi256_si512(arch::_mm512_extracti64x4_epi64::<1>(a));
-            if SIZE == 4 {
-                [arch::_mm512_maskz_expand_epi32(0x5555, a), arch::_mm512_maskz_expand_epi32(0x5555, high)]
-            } else {
-                [arch::_mm512_maskz_expand_epi64(0x55, a), arch::_mm512_maskz_expand_epi64(0x55, high)]
-            }
+        let high = arch::_mm512_castsi256_si512(arch::_mm512_extracti64x4_epi64::<1>(a));
+        if SIZE == 4 {
+            [arch::_mm512_maskz_expand_epi32(0x5555, a), arch::_mm512_maskz_expand_epi32(0x5555, high)]
+        } else {
+            [arch::_mm512_maskz_expand_epi64(0x55, a), arch::_mm512_maskz_expand_epi64(0x55, high)]
         }
     }
 
@@ -332,12 +320,9 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn to_f16<const ROUNDING: i32>(a: F32s, b: F32s) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = arch::_mm512_cvtps_ph::<ROUNDING>(a);
-            let high = arch::_mm512_cvtps_ph::<ROUNDING>(b);
-            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
-        }
+        let low = arch::_mm512_cvtps_ph::<ROUNDING>(a);
+        let high = arch::_mm512_cvtps_ph::<ROUNDING>(b);
+        arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
     }
 }
 
@@ -348,13 +333,10 @@ unsafe impl Vector for Avx512 {
 /// AVX-512, and eight float64 at the pointer.
 #[inline(always)]
 unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let a = arch::_mm512_loadu_si512(source.cast());
-        let any = arch::_mm512_test_epi32_mask(a, arch::_mm512_set1_epi64(u32::MAX.into()));
-        let short = arch::_mm512_mask_mov_epi32(a, any, arch::_mm512_set1_epi32(1 << 30));
-        arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(arch::_mm512_castsi512_pd(short))
-    }
+    let a = arch::_mm512_loadu_si512(source.cast());
+    let any = arch::_mm512_test_epi32_mask(a, arch::_mm512_set1_epi64(u32::MAX.into()));
+    let short = arch::_mm512_mask_mov_epi32(a, any, arch::_mm512_set1_epi32(1 << 30));
+    arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(arch::_mm512_castsi512_pd(short))
 }
 
 /// Returns whether any float32 differs from its float64, or is NaN.
@@ -363,15 +345,12 @@ unsafe fn sticky_f32(source: *const u8) -> arch::__m256 {
 /// AVX-512, and as many float64 at the pointer.
 #[inline(always)]
 unsafe fn any_lost(f32s: F32s, source: *const u8) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (a, b) =
-            (arch::_mm512_loadu_pd(source.cast()), arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
-        let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(f32s));
-        let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(f32s));
-        let low = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(low, a);
-        (low | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(high, b)) != 0
-    }
+    let (a, b) =
+        (arch::_mm512_loadu_pd(source.cast()), arch::_mm512_loadu_pd(source.add(Avx512::BYTES).cast()));
+    let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(f32s));
+    let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(f32s));
+    let low = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(low, a);
+    (low | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_UQ }>(high, b)) != 0
 }
 
 /// Returns which float64 of two registers have any of these bits.
@@ -380,13 +359,10 @@ unsafe fn any_lost(f32s: F32s, source: *const u8) -> bool {
 /// AVX-512.
 #[inline(always)]
 unsafe fn any_bits(a: arch::__m512d, b: arch::__m512d, bits: i64) -> arch::__mmask16 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let bits = arch::_mm512_set1_epi64(bits);
-        let low = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(a), bits);
-        let high = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(b), bits);
-        arch::_mm512_kunpackb(high.into(), low.into())
-    }
+    let bits = arch::_mm512_set1_epi64(bits);
+    let low = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(a), bits);
+    let high = arch::_mm512_test_epi64_mask(arch::_mm512_castpd_si512(b), bits);
+    arch::_mm512_kunpackb(high.into(), low.into())
 }
 
 /// Returns a mask of the first bytes.
@@ -448,26 +424,20 @@ impl Tables for Avx512 {
     #[inline(always)]
     unsafe fn lookup<const QUARTERS: usize>(table: [Integers; QUARTERS], indices: Integers) -> Integers {
         const { assert!(QUARTERS == 3 || QUARTERS == 4, "two registers or one for the upper half") };
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (low, upper) = (
-                arch::_mm512_permutex2var_epi8(table[0], indices, table[1]),
-                arch::_mm512_movepi8_mask(indices),
-            );
-            if QUARTERS == 3 {
-                return arch::_mm512_mask_permutexvar_epi8(low, upper, indices, table[2]);
-            }
-            let high = arch::_mm512_permutex2var_epi8(table[2], indices, table[QUARTERS - 1]);
-            arch::_mm512_mask_blend_epi8(upper, low, high)
+        let (low, upper) =
+            (arch::_mm512_permutex2var_epi8(table[0], indices, table[1]), arch::_mm512_movepi8_mask(indices));
+        if QUARTERS == 3 {
+            return arch::_mm512_mask_permutexvar_epi8(low, upper, indices, table[2]);
         }
+        let high = arch::_mm512_permutex2var_epi8(table[2], indices, table[QUARTERS - 1]);
+        arch::_mm512_mask_blend_epi8(upper, low, high)
     }
 
     #[inline(always)]
     unsafe fn spread<const SIZE: usize>(low: Integers, high: Integers) -> [Integers; SIZE] {
         let mut spread = [low; SIZE];
         for (place, result) in spread.iter_mut().enumerate() {
-            // SAFETY: the trait's contract.
-            *result = unsafe {
+            *result = {
                 let indices = Self::load(Spread::<SIZE>::INDICES[place].as_ptr());
                 arch::_mm512_maskz_permutex2var_epi8(Spread::<SIZE>::MASK, low, indices, high)
             };
@@ -482,20 +452,17 @@ impl Tables for Avx512 {
 /// AVX-512.
 #[inline(always)]
 unsafe fn f64_product<const ODD: bool>(a: arch::__m256, b: f64) -> arch::__m256 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
-        let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
-        let error = arch::_mm512_fmsub_pd(wide, b, product);
-        // An error of NaN means an infinite product, which is exact.
-        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
-        if ODD {
-            return arch::_mm256_castsi256_ps(odd_f32(product, inexact));
-        }
-        let bits = arch::_mm512_castpd_si512(product);
-        let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
-        arch::_mm512_cvtpd_ps(arch::_mm512_castsi512_pd(odd))
+    let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
+    let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
+    let error = arch::_mm512_fmsub_pd(wide, b, product);
+    // An error of NaN means an infinite product, which is exact.
+    let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
+    if ODD {
+        return arch::_mm256_castsi256_ps(odd_f32(product, inexact));
     }
+    let bits = arch::_mm512_castpd_si512(product);
+    let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
+    arch::_mm512_cvtpd_ps(arch::_mm512_castsi512_pd(odd))
 }
 
 /// Converts float64 to float32 rounded to odd; the mask marks those known to be inexact.
@@ -504,12 +471,9 @@ unsafe fn f64_product<const ODD: bool>(a: arch::__m256, b: f64) -> arch::__m256 
 /// AVX-512.
 #[inline(always)]
 unsafe fn odd_f32(a: arch::__m512d, inexact: arch::__mmask8) -> arch::__m256i {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a);
-        let back = arch::_mm512_cvtps_pd(narrow);
-        let inexact = inexact | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(back, a);
-        let bits = arch::_mm256_castps_si256(narrow);
-        arch::_mm256_mask_or_epi32(bits, inexact, bits, arch::_mm256_set1_epi32(1))
-    }
+    let narrow = arch::_mm512_cvt_roundpd_ps::<TRUNCATE>(a);
+    let back = arch::_mm512_cvtps_pd(narrow);
+    let inexact = inexact | arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(back, a);
+    let bits = arch::_mm256_castps_si256(narrow);
+    arch::_mm256_mask_or_epi32(bits, inexact, bits, arch::_mm256_set1_epi32(1))
 }

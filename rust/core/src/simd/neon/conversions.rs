@@ -14,14 +14,11 @@ type Integers = arch::uint8x16_t;
 /// Part of aarch64.
 #[inline(always)]
 unsafe fn words<const SIGNED: bool>(a: Integers) -> Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let a = arch::vreinterpretq_f64_u8(a);
-        if SIGNED {
-            arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(a))
-        } else {
-            arch::vreinterpretq_u8_u64(arch::vcvtq_u64_f64(a))
-        }
+    let a = arch::vreinterpretq_f64_u8(a);
+    if SIGNED {
+        arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(a))
+    } else {
+        arch::vreinterpretq_u8_u64(arch::vcvtq_u64_f64(a))
     }
 }
 
@@ -57,50 +54,40 @@ impl Conversions for Neon {
 
     #[inline(always)]
     unsafe fn truncated_f64<const SIGNED: bool>(source: *const u8) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = words::<SIGNED>(Self::load(source));
-            let high = words::<SIGNED>(Self::load(source.add(Self::BYTES)));
-            if SIGNED {
-                let (low, high) = (arch::vreinterpretq_s64_u8(low), arch::vreinterpretq_s64_u8(high));
-                arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
-            } else {
-                let (low, high) = (arch::vreinterpretq_u64_u8(low), arch::vreinterpretq_u64_u8(high));
-                arch::vreinterpretq_u8_u32(arch::vqmovn_high_u64(arch::vqmovn_u64(low), high))
-            }
+        let low = words::<SIGNED>(Self::load(source));
+        let high = words::<SIGNED>(Self::load(source.add(Self::BYTES)));
+        if SIGNED {
+            let (low, high) = (arch::vreinterpretq_s64_u8(low), arch::vreinterpretq_s64_u8(high));
+            arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
+        } else {
+            let (low, high) = (arch::vreinterpretq_u64_u8(low), arch::vreinterpretq_u64_u8(high));
+            arch::vreinterpretq_u8_u32(arch::vqmovn_high_u64(arch::vqmovn_u64(low), high))
         }
     }
 
     #[inline(always)]
     unsafe fn truncated64<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> [Integers; 4] {
-        // SAFETY: the trait's contract.
-        unsafe { [words::<SIGNED>(a), words::<SIGNED>(b), words::<SIGNED>(c), words::<SIGNED>(d)] }
+        [words::<SIGNED>(a), words::<SIGNED>(b), words::<SIGNED>(c), words::<SIGNED>(d)]
     }
 
     #[inline(always)]
     unsafe fn whole<const ROUNDING: i32>(a: arch::float32x4_t) -> arch::float32x4_t {
-        // SAFETY: the trait's contract.
-        unsafe {
-            match ROUNDING {
-                rounding::TOWARDS_POSITIVE => arch::vrndpq_f32(a),
-                rounding::TOWARDS_NEGATIVE => arch::vrndmq_f32(a),
-                rounding::TOWARDS_ZERO => arch::vrndq_f32(a),
-                _ => arch::vrndnq_f32(a),
-            }
+        match ROUNDING {
+            rounding::TOWARDS_POSITIVE => arch::vrndpq_f32(a),
+            rounding::TOWARDS_NEGATIVE => arch::vrndmq_f32(a),
+            rounding::TOWARDS_ZERO => arch::vrndq_f32(a),
+            _ => arch::vrndnq_f32(a),
         }
     }
 
     #[inline(always)]
     unsafe fn rounded_quickly<const ROUNDING: i32>(a: arch::float32x4_t) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            arch::vreinterpretq_u8_s32(match ROUNDING {
-                rounding::TOWARDS_POSITIVE => arch::vcvtpq_s32_f32(a),
-                rounding::TOWARDS_NEGATIVE => arch::vcvtmq_s32_f32(a),
-                rounding::TOWARDS_ZERO => arch::vcvtq_s32_f32(a),
-                _ => arch::vcvtnq_s32_f32(a),
-            })
-        }
+        arch::vreinterpretq_u8_s32(match ROUNDING {
+            rounding::TOWARDS_POSITIVE => arch::vcvtpq_s32_f32(a),
+            rounding::TOWARDS_NEGATIVE => arch::vcvtmq_s32_f32(a),
+            rounding::TOWARDS_ZERO => arch::vcvtq_s32_f32(a),
+            _ => arch::vcvtnq_s32_f32(a),
+        })
     }
 
     #[inline(always)]

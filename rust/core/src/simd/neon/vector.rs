@@ -196,43 +196,34 @@ unsafe impl Vector for Neon {
 
     #[inline(always)]
     unsafe fn any_nan<const COUNT: usize>(a: [F32s; COUNT]) -> bool {
-        // SAFETY: the trait's contract.
-        unsafe {
-            // The maximum is NaN if any number is.
-            let mut most = arch::vmaxq_f32(a[0], a[1]);
-            for i in (2..COUNT).step_by(2) {
-                most = arch::vmaxq_f32(most, arch::vmaxq_f32(a[i], a[i + 1]));
-            }
-            rarely(arch::vmaxvq_f32(most).is_nan())
+        // The maximum is NaN if any number is.
+        let mut most = arch::vmaxq_f32(a[0], a[1]);
+        for i in (2..COUNT).step_by(2) {
+            most = arch::vmaxq_f32(most, arch::vmaxq_f32(a[i], a[i + 1]));
         }
+        rarely(arch::vmaxvq_f32(most).is_nan())
     }
 
     #[inline(always)]
     unsafe fn even<const SIZE: usize>(a: Integers, b: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            if SIZE == 4 {
-                let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
-                arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(a, b))
-            } else {
-                let (a, b) = (arch::vreinterpretq_u64_u8(a), arch::vreinterpretq_u64_u8(b));
-                arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
-            }
+        if SIZE == 4 {
+            let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
+            arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(a, b))
+        } else {
+            let (a, b) = (arch::vreinterpretq_u64_u8(a), arch::vreinterpretq_u64_u8(b));
+            arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
         }
     }
 
     #[inline(always)]
     unsafe fn f64_product<const ODD: bool>(a: F32s, b: f64) -> F32s {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let low = odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b);
-            let high = odd_product(arch::vcvt_high_f64_f32(a), b);
-            if ODD {
-                // Rounding to odd once more is an instruction.
-                arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
-            } else {
-                arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(low), high)
-            }
+        let low = odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b);
+        let high = odd_product(arch::vcvt_high_f64_f32(a), b);
+        if ODD {
+            // Rounding to odd once more is an instruction.
+            arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
+        } else {
+            arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(low), high)
         }
     }
 
@@ -386,42 +377,35 @@ impl Tables for Neon {
 
     #[inline(always)]
     unsafe fn load_table<const QUARTERS: usize>(table: *const u8) -> Self::Table<QUARTERS> {
-        // SAFETY: the trait's contract.
-        std::array::from_fn(|quarter| unsafe { arch::vld1q_u8_x4(table.add(quarter * QUARTER)) })
+        std::array::from_fn(|quarter| arch::vld1q_u8_x4(table.add(quarter * QUARTER)))
     }
 
     #[inline(always)]
     unsafe fn lookup<const QUARTERS: usize>(table: Self::Table<QUARTERS>, indices: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let quarter = arch::vdupq_n_u8(QUARTER as u8);
-            let mut entries = arch::vqtbl4q_u8(table[0], indices);
-            let mut indices = indices;
-            for part in &table[1..] {
-                // Indices of other parts are out of range here, and keep their entry.
-                indices = arch::vsubq_u8(indices, quarter);
-                entries = arch::vqtbx4q_u8(entries, *part, indices);
-            }
-            entries
+        let quarter = arch::vdupq_n_u8(QUARTER as u8);
+        let mut entries = arch::vqtbl4q_u8(table[0], indices);
+        let mut indices = indices;
+        for part in &table[1..] {
+            // Indices of other parts are out of range here, and keep their entry.
+            indices = arch::vsubq_u8(indices, quarter);
+            entries = arch::vqtbx4q_u8(entries, *part, indices);
         }
+        entries
     }
 
     #[inline(always)]
     unsafe fn spread<const SIZE: usize>(low: Integers, high: Integers) -> [Integers; SIZE] {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let zero = arch::vdupq_n_u8(0);
-            let words = [arch::vzip1q_u8(low, high), arch::vzip2q_u8(low, high)];
-            std::array::from_fn(|part| match SIZE {
-                2 => words[part],
-                4 => behind_zeros16(zero, words[part / 2], part % 2 == 0),
-                8 => {
-                    let singles = behind_zeros16(zero, words[part / 4], part % 4 < 2);
-                    behind_zeros32(zero, singles, part % 2 == 0)
-                }
-                _ => unreachable!("elements take 2, 4 or 8 bytes"),
-            })
-        }
+        let zero = arch::vdupq_n_u8(0);
+        let words = [arch::vzip1q_u8(low, high), arch::vzip2q_u8(low, high)];
+        std::array::from_fn(|part| match SIZE {
+            2 => words[part],
+            4 => behind_zeros16(zero, words[part / 2], part % 2 == 0),
+            8 => {
+                let singles = behind_zeros16(zero, words[part / 4], part % 4 < 2);
+                behind_zeros32(zero, singles, part % 2 == 0)
+            }
+            _ => unreachable!("elements take 2, 4 or 8 bytes"),
+        })
     }
 }
 

@@ -82,8 +82,8 @@ impl BlockTables {
                 };
                 let (first, float) = (room, codes.float);
                 codes.quotients(&operands, Values { first, float }, scales);
-                let to = std::slice::from_raw_parts_mut(to.add(row * columns + start), count);
-                codes.round(0, Values { first: first.cast_const(), float }, to);
+                let to = to.add(row * columns + start);
+                codes.round(0, Values { first: first.cast_const(), float }, (to, count));
             }
         }
         true

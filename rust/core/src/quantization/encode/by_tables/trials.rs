@@ -46,7 +46,8 @@ pub(super) fn find_codes<T: Real>(
     // SAFETY: these are the elements of the slice, and there is room for a piece, which is more.
     unsafe {
         codes_of.quotients(&operands, Values { first, float }, scales);
-        codes_of.round(0, Values { first: first.cast_const(), float }, codes);
+        let to = (codes.as_mut_ptr(), codes.len());
+        codes_of.round(0, Values { first: first.cast_const(), float }, to);
     }
 }
 

@@ -1,4 +1,11 @@
 //! Quotients of bf16, rounded to bf16 and from there to whole numbers, in one pass.
+//!
+//! Unsafe functions need what those of [`crate::kernels::vectors`] do: their bodies are not marked again either.
+
+#![expect(
+    unsafe_op_in_unsafe_fn,
+    reason = "bodies need what their functions do, as the head of this module says"
+)]
 
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::tables::e2m1_codes::Form;
@@ -76,17 +83,14 @@ impl<V: Intervals> Loop<'_, V> {
     #[inline(always)]
     unsafe fn ready(&self) -> Ready<V> {
         let WholeQuotients { limits: (low, high), to: (_, _, form), .. } = self.0;
-        // SAFETY: the caller's promise.
-        unsafe {
-            Ready {
-                one: V::from_bits(V::splat32(1f32.to_bits())),
-                minus_one: V::from_bits(V::splat32((-1f32).to_bits())),
-                magic: V::from_bits(V::splat32(MAGIC.to_bits())),
-                least: V::splat16(low.wrapping_add(1 << 14) as u16),
-                range: V::splat16((high - low) as u16),
-                added: V::splat8(self.0.first_code()),
-                weights: V::splat16(form.weights()),
-            }
+        Ready {
+            one: V::from_bits(V::splat32(1f32.to_bits())),
+            minus_one: V::from_bits(V::splat32((-1f32).to_bits())),
+            magic: V::from_bits(V::splat32(MAGIC.to_bits())),
+            least: V::splat16(low.wrapping_add(1 << 14) as u16),
+            range: V::splat16((high - low) as u16),
+            added: V::splat8(self.0.first_code()),
+            weights: V::splat16(form.weights()),
         }
     }
 
@@ -96,13 +100,10 @@ impl<V: Intervals> Loop<'_, V> {
     /// The level's features.
     #[inline(always)]
     unsafe fn whole(values: V::F32s, operand: Operand<V>, ready: Ready<V>) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let scaled = V::product(values, operand.split);
-            let sum = V::product_sum(values, operand.reciprocal, scaled);
-            let rounded = V::product_sum(scaled, ready.minus_one, sum);
-            V::bits(V::product_sum(rounded, ready.one, ready.magic))
-        }
+        let scaled = V::product(values, operand.split);
+        let sum = V::product_sum(values, operand.reciprocal, scaled);
+        let rounded = V::product_sum(scaled, ready.minus_one, sum);
+        V::bits(V::product_sum(rounded, ready.one, ready.magic))
     }
 
     /// Returns the limited integers of a register of bf16, less the least one.
@@ -111,12 +112,9 @@ impl<V: Intervals> Loop<'_, V> {
     /// The level's features, and a register at the pointer.
     #[inline(always)]
     unsafe fn limited(from: *const u8, operand: Operand<V>, ready: Ready<V>) -> V::Integers {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let [a, b] = alternate_bf16::<V>(V::load(from));
-            let (a, b) = (Self::whole(a, operand, ready), Self::whole(b, operand, ready));
-            V::min16(V::sub_saturated16(V::alternate_halves(a, b).0, ready.least), ready.range)
-        }
+        let [a, b] = alternate_bf16::<V>(V::load(from));
+        let (a, b) = (Self::whole(a, operand, ready), Self::whole(b, operand, ready));
+        V::min16(V::sub_saturated16(V::alternate_halves(a, b).0, ready.least), ready.range)
     }
 
     /// Finds the codes of two registers.
@@ -125,15 +123,12 @@ impl<V: Intervals> Loop<'_, V> {
     /// The level's features, two registers at the first place, and room for their codes at the second.
     #[inline(always)]
     unsafe fn step(from: *const u8, (to, form): (*mut u8, Form), operand: Operand<V>, ready: Ready<V>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let first = Self::limited(from, operand, ready);
-            let second = Self::limited(from.add(V::BYTES), operand, ready);
-            if form == Form::Bytes {
-                V::store(to, V::add8(V::in_order(V::unzip8(first, second).0), ready.added));
-            } else {
-                V::store_nibbles(to, first, second, ready.weights);
-            }
+        let first = Self::limited(from, operand, ready);
+        let second = Self::limited(from.add(V::BYTES), operand, ready);
+        if form == Form::Bytes {
+            V::store(to, V::add8(V::in_order(V::unzip8(first, second).0), ready.added));
+        } else {
+            V::store_nibbles(to, first, second, ready.weights);
         }
     }
 
@@ -199,8 +194,7 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
 /// The elements are readable, and their codes writable, apart from them. Quotients are below 2^13.
 pub(super) unsafe fn whole_quotients(level: Level, quotients: WholeQuotients<'_>) -> bool {
     let done: Option<()> = if quotients.are_exact() {
-        // SAFETY: the caller's promise.
-        unsafe { with_vectors!(level, vectors => vectors.run(Loop(quotients, vectors))) }
+        with_vectors!(level, vectors => vectors.run(Loop(quotients, vectors)))
     } else {
         None
     };
