@@ -6,7 +6,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::outcome::{Blocks, Cell, SQUARE_BITS, Survey};
-use super::piece::{AddPiece, Magnitude, Others, PIECE, Piece, STRIP, Tables};
+use super::piece::{AddPiece, AddStrip, Magnitude, Others, PIECE, Piece, STRIP, Tables};
 use super::tables::{LOWEST, MOST_ELEMENTS, PackedTable, RowBinades};
 use crate::codec::pivot::Binary32;
 use crate::cpu::Level;
@@ -33,6 +33,10 @@ const PART: usize = 1 << 16;
 
 /// A survey takes as long for a byte as a copy for so many: threads pay earlier.
 const BYTES_OF_COPY: usize = 8;
+
+/// Pieces that float64 takes at once after one of which lanes of 32 bits could add no strip: where zeros are many, as in
+/// gradients, trying takes as long as half of the work.
+const WIDE_PIECES: usize = 7;
 
 /// An array whose elements are surveyed.
 pub(super) struct SurveyedArray {
@@ -76,6 +80,13 @@ impl Singles {
             }
         }
     }
+}
+
+/// Adds a strip by the vectors of a level.
+fn add_strip(level: Level, mut strip: AddStrip<'_>) -> u64 {
+    // SAFETY: the vectors are there, and the kernel has no other requirements.
+    let count = unsafe { with_vectors!(level, vectors => vectors.run(&mut strip)) };
+    count.unwrap_or_else(|| strip.run_portable())
 }
 
 /// A band of rows, and a part of its columns.
@@ -136,11 +147,12 @@ impl SurveyedArray {
     }
 
     /// Adds a piece; returns where what is added ends.
-    fn add_piece<M: Magnitude>(&self, mut piece: Piece<'_, M>) -> usize {
+    fn add_piece<M: Magnitude>(&self, piece: Piece<'_, M>) -> usize {
+        let mut kernel = AddPiece { piece, level: self.level, add_strip };
         // SAFETY: the vectors are there, and the kernel has no other requirements.
-        let done =
-            unsafe { with_vectors!(self.level, vectors => vectors.run(AddPiece::<M, true>(&mut piece))) };
-        done.unwrap_or_else(|| Level::PORTABLE.run(AddPiece::<M, false>(&mut piece)))
+        let done = unsafe { with_vectors!(self.level, vectors => vectors.run(&mut kernel)) };
+        // Lanes of 32 bits gain nothing where there are no vectors.
+        done.unwrap_or_else(|| if M::IS_WIDEST { Level::PORTABLE.run(&mut kernel) } else { 0 })
     }
 
     /// Surveys a part of a band.
@@ -155,6 +167,7 @@ impl SurveyedArray {
         let Buffers { room, singles, values, rests, tables, band } = buffers;
         let (singles, values, rests) = (&mut singles.0, &mut values.0, &mut rests.0);
         let mut smallest = f64::INFINITY.to_bits();
+        let mut left_wide = 0;
         for start in columns.clone().step_by(PIECE) {
             let count = PIECE.min(columns.end - start);
             let first = matrix + first_row as isize * self.rows.1 + start as isize * self.columns.1;
@@ -167,12 +180,17 @@ impl SurveyedArray {
                     unsafe { self.operand.read(self.level, Gaps::Leave, &[run], room.0.as_mut_ptr().cast()) };
                 let mut others = Others::default();
                 let mut done = 0;
-                if let Some(reader) = self.singles.as_ref().filter(|_| survey.few.are_too_many()) {
+                let is_narrow = left_wide == 0 && survey.few.are_too_many();
+                left_wide -= usize::from(left_wide > 0);
+                if let Some(reader) = self.singles.as_ref().filter(|_| is_narrow) {
                     // SAFETY: the codes are readable.
                     unsafe { reader.read(self.level, codes, &mut singles[..count]) };
                     let (range, smallest, others) = (0..count, &mut smallest, &mut others);
                     let values = &mut *singles;
                     done = self.add_piece(Piece::<u32> { values, range, tables, row, smallest, others });
+                    if done == 0 {
+                        left_wide = WIDE_PIECES;
+                    }
                 }
                 if done < count {
                     let (rest, rests) = (&mut values[done..count], &mut rests[done..count]);

@@ -12,7 +12,7 @@ use super::outcome::{BLOCK_WIDTHS, Blocks, DEPTH, SQUARE_BITS, Survey};
 use super::tables::{
     Binades, COUNT_SHIFT, FIELDS, FRACTION, LOWEST, PackedTable, RowBinades, STEP, TOP, add_cells, field_of,
 };
-use crate::cpu::Kernel;
+use crate::cpu::{Kernel, Level};
 
 /// Elements of a piece.
 pub(super) const PIECE: usize = 512;
@@ -222,15 +222,21 @@ pub(super) struct Piece<'a, M: Magnitude> {
 }
 
 /// Adds a piece; returns where the first strip begins that is not added, as it has elements without a binade that only
-/// float64 tells apart. Without `WINDOWS` that takes longer, and a fifth of the code.
-pub(super) struct AddPiece<'a, 'b, M: Magnitude, const WINDOWS: bool>(pub(super) &'b mut Piece<'a, M>);
+/// float64 tells apart.
+pub(super) struct AddPiece<'a, M: Magnitude> {
+    pub(super) piece: Piece<'a, M>,
+    pub(super) level: Level,
+    /// Adds a strip by the vectors of a level.
+    pub(super) add_strip: fn(Level, AddStrip<'_>) -> u64,
+}
 
-impl<M: Magnitude, const WINDOWS: bool> Kernel for AddPiece<'_, '_, M, WINDOWS> {
+impl<M: Magnitude> Kernel for &mut AddPiece<'_, M> {
     type Output = usize;
 
     #[inline(always)]
     fn run(self) -> usize {
-        let Piece { values, range, tables, row, smallest, others } = self.0;
+        let AddPiece { piece, level, add_strip } = self;
+        let Piece { values, range, tables, row, smallest, others } = piece;
         let end = range.end.min(PIECE);
         // Behind the last element are more like it, whose words are zero.
         let last = values[end - 1];
@@ -265,7 +271,7 @@ impl<M: Magnitude, const WINDOWS: bool> Kernel for AddPiece<'_, '_, M, WINDOWS> 
             **smallest = least.min(**smallest);
             let maximum = extremes.most.widen();
             let strip = Strip { number, elements, maxima, maximum, lowest: field_of(least) };
-            let count = add_strip::<WINDOWS>(tables, &strip, row);
+            let count = add_strip(*level, AddStrip { tables, strip: &strip, row });
             let bits = FRACTION + 1 - (extremes.bits.widen() | SMALLEST).trailing_zeros();
             tables.significant.0[bits as usize % 64] += count;
         }
@@ -332,21 +338,39 @@ fn take_larger<M: Magnitude>(pairs: &[M], larger: &mut [M]) {
     }
 }
 
-/// Adds a strip that is not empty; returns how many elements have a binade.
-#[inline(always)]
-fn add_strip<const WINDOWS: bool>(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
-    match (field_of(strip.maximum) - strip.lowest) / STEP {
-        _ if !WINDOWS || strip.elements <= FEW => add_one_by_one(tables, strip, row),
-        0 | 1 => add_windows::<2>(tables, strip, row),
-        2 => add_windows::<3>(tables, strip, row),
-        3 | 4 => add_windows::<5>(tables, strip, row),
-        5..8 => add_windows::<8>(tables, strip, row),
-        _ => add_one_by_one(tables, strip, row),
+/// Adds a strip that is not empty; returns how many elements have a binade. A kernel of its own: of both widths there is one.
+pub(super) struct AddStrip<'a> {
+    tables: &'a mut Tables,
+    strip: &'a Strip,
+    row: &'a mut RowBinades,
+}
+
+impl AddStrip<'_> {
+    /// Takes longer than the kernel, and a fifth of the code.
+    pub(super) fn run_portable(&mut self) -> u64 {
+        add_one_by_one(self.tables, self.strip, self.row)
+    }
+}
+
+impl Kernel for &mut AddStrip<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let AddStrip { tables, strip, row } = self;
+        match (field_of(strip.maximum) - strip.lowest) / STEP {
+            _ if strip.elements <= FEW => add_one_by_one(tables, strip, row),
+            0 | 1 => add_windows::<2>(tables, strip, row),
+            2 => add_windows::<3>(tables, strip, row),
+            3 | 4 => add_windows::<5>(tables, strip, row),
+            5..8 => add_windows::<8>(tables, strip, row),
+            _ => add_one_by_one(tables, strip, row),
+        }
     }
 }
 
 /// A strip that is not empty.
-struct Strip {
+pub(super) struct Strip {
     number: usize,
     elements: usize,
     /// The largest magnitude of each narrow block.

@@ -56,10 +56,13 @@ impl Zeros {
                 let Area { rows, columns, .. } = area;
                 for row in 0..rows {
                     let from = area.row(row);
+                    // Not in memory, where compilers do not vectorise it.
+                    let mut found = false;
                     for column in 0..columns {
                         // SAFETY: the caller's promise.
-                        *is_any |= unsafe { from.add(column).read_unaligned() } == negative;
+                        found |= unsafe { from.add(column).read_unaligned() } == negative;
                     }
+                    *is_any |= found;
                 }
             });
         }
