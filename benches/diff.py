@@ -1,7 +1,7 @@
 """What `checkpoint.diff` takes, beside reading both files: `python benches/diff.py`.
 
 README.md in this folder says how it is measured. A row is a pair of checkpoints of one model, in
-the page cache: weights of bfloat16 or float32 beside the same ones, cast, or quantised.
+the page cache: weights of bfloat16 or float32 beside the same ones, cast, or quantized.
 
 A result is right if it is what numpy counts: how many elements differ, and by how much at most, as
 both decode to the format in which they are compared; and if it names what made the second file.

@@ -1,4 +1,4 @@
-"""What decoding and encoding of quantised arrays cost: `python benches/quantization.py`.
+"""What decoding and encoding of quantized arrays cost: `python benches/quantization.py`.
 
 README.md in this folder says how it is measured. A row is one scheme decoded to bfloat16, or
 encoded from it, beside the plain cast of as many elements (float8_e4m3fn to bfloat16, and back) and

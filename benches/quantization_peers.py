@@ -1,4 +1,4 @@
-"""Who decodes and encodes quantised arrays beside castwise: `PEERS`, for each scheme and recipe.
+"""Who decodes and encodes quantized arrays beside castwise: `PEERS`, for each scheme and recipe.
 
 A peer is a library, and what is run in its own arrays, from the producer's parts to values and
 back, packing included: MLX, gguf and bitsandbytes themselves, and torch's operations in the order

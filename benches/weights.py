@@ -72,7 +72,7 @@ class Row:
 
 
 def make(folder: Path, count: int) -> None:
-    """Write a model of so many weights, and the same quantised."""
+    """Write a model of so many weights, and the same quantized."""
     draw = np.random.default_rng(0)
     weights = {
         f"model.layers.{number // LAYER}.mlp.experts.{number % LAYER // 3}.{PARTS[number % 3]}"

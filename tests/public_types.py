@@ -118,7 +118,7 @@ def gradients() -> None:
     assert_type(loss_scale.LossScaler(scale).update(True), bool)
 
 
-def quantised() -> None:
+def quantized() -> None:
     q = quantize(BLOCK, "mxfp4", recipe="modelopt", scale_rule="even")
     assert_type(q, QuantizedArray)
     assert_type(q.parts("modelopt"), dict[str, NDArray[Any]])

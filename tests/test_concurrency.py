@@ -74,8 +74,8 @@ WORKS: dict[str, Work] = {
     "policies": policies,
     "packing": lambda: unpack(pack(np.arange(16, dtype=np.uint8), 4), 4),
     "a swizzle": lambda: swizzle_scales(np.arange(512, dtype=np.uint8).reshape(128, 4)),
-    **{f"quantise {name}": lambda name=name: quantize(LARGE, name).data for name in QUANTISED},
-    **{f"dequantise {name}": lambda q=q: dequantize(q, "float32") for name, q in QUANTISED.items()},
+    **{f"quantize {name}": lambda name=name: quantize(LARGE, name).data for name in QUANTISED},
+    **{f"dequantize {name}": lambda q=q: dequantize(q, "float32") for name, q in QUANTISED.items()},
     "numpy, accelerated or not": lambda: FLOAT16.astype(QUANTISED["fp8_block"].data.dtype),
     "turns of acceleration": lambda: castwise.accelerate().__exit__(None, None, None),
 }
@@ -158,8 +158,8 @@ from castwise.quantization import dequantize, quantize
 
 large, small = np.ones((64, 1024), np.float32), np.ones((8, 32), np.float32)
 out = np.empty_like(large, np.float16)
-quantised = [quantize(large, name) for name in ("fp8_block", "nvfp4", "int4_group", "bnb_nf4")]
-parts = [part for q in quantised for part in (q.data, q.scale) if part is not None]
+quantized = [quantize(large, name) for name in ("fp8_block", "nvfp4", "int4_group", "bnb_nf4")]
+parts = [part for q in quantized for part in (q.data, q.scale) if part is not None]
 caster = castwise.caster("float32", "bfloat16")
 stop = threading.Event()
 failures = []
@@ -185,7 +185,7 @@ def read(number):
             assert castwise.survey(large).count == large.size
             DelayedScaling(2).quantize(large)
             unscale([large, small], 2.0, norm=True)
-            for q in quantised:
+            for q in quantized:
                 assert dequantize(q, "float32").shape == large.shape
                 quantize(large, q.scheme)
             large.astype(castwise.finfo("bfloat16").dtype)

@@ -43,9 +43,9 @@ FIRST_TRIES: list[tuple[Callable[[], object], str]] = [
     (lambda: castwise.cast(KerasModel(), "bfloat16"), r"adapters\.keras\.cast_model casts a"),
     (lambda: castwise.cast({"w": X}, "bfloat16"), "cast the arrays in it by castwise.cast_tree"),
     (lambda: castwise.survey({"w": X}), r"castwise\.survey\(array\) for name, array in x"),
-    (lambda: castwise.cast(X, "Q8_0"), "is not a format .* It is a quantisation of GGUF files"),
-    (lambda: castwise.cast(X, "iq4_nl"), "It is a quantisation of GGUF files"),
-    (lambda: quantization.quantize(X, "q4_k_m"), "'q4_k_m' is a quantisation of GGUF files"),  # type: ignore[arg-type]
+    (lambda: castwise.cast(X, "Q8_0"), "is not a format .* It is a quantization of GGUF files"),
+    (lambda: castwise.cast(X, "iq4_nl"), "It is a quantization of GGUF files"),
+    (lambda: quantization.quantize(X, "q4_k_m"), "'q4_k_m' is a quantization of GGUF files"),  # type: ignore[arg-type]
     (
         lambda: castwise.cast(np.ones(2, "V2"), "float32"),
         r"such as x\.view\(ml_dtypes\.bfloat16\)",

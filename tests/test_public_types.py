@@ -9,7 +9,7 @@ import public_types
 import pytest
 
 
-@pytest.mark.parametrize("name", ["arrays", "trees", "policies", "gradients", "quantised"])
+@pytest.mark.parametrize("name", ["arrays", "trees", "policies", "gradients", "quantized"])
 def test_types_of_numpys_arrays(name: str) -> None:
     getattr(public_types, name)()
 

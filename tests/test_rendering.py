@@ -307,10 +307,10 @@ def test_bad_surveys(
 def test_what_has_no_magnitudes_is_not_surveyed(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quantised = tmp_path / "fp8.safetensors"
-    checkpoint.quantize_file(model, quantised, "fp8_channel")
-    assert main(["survey", str(quantised)]) == 2
-    assert "is quantised" in capsys.readouterr().err
+    quantized = tmp_path / "fp8.safetensors"
+    checkpoint.quantize_file(model, quantized, "fp8_channel")
+    assert main(["survey", str(quantized)]) == 2
+    assert "is quantized" in capsys.readouterr().err
     integers = tmp_path / "integers.npz"
     np.savez(integers, a=np.arange(3))
     assert main(["survey", str(integers)]) == 2

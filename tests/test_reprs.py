@@ -56,7 +56,7 @@ class Arrays(protocol.Adapter):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model of many tensors, which is cast and quantised beside it."""
+    """A folder with a model of many tensors, which is cast and quantized beside it."""
     path = tmp_path_factory.mktemp("models")
     weight = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
     names = [f"model.layers.{place}.self_attn.q_proj.weight" for place in range(MANY)]

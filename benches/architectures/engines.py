@@ -34,7 +34,7 @@ from sources import (
 
 OUT = Path(__file__).resolve().parents[2] / "python" / "castwise" / "models" / "engines.txt"
 ENDS = ("LinearBase", "VocabParallelEmbedding", "FusedMoE", "RoutedExperts")
-"""The engines' own layers, which the quantisation replaces."""
+"""The engines' own layers, which the quantization replaces."""
 
 TEXTS = [
     "LlamaForCausalLM",
@@ -60,12 +60,12 @@ PLAIN = {"Linear": "linear", "Embedding": "embedding"}
 COMPUTED = {"fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa")}
 """What loaders of SGLang put together in code (`deepseek_weight_loader.py`, `kimi_k3.py`)."""
 
-QUANTIZED, PLAINLY, UNDECIDED = "quantised", "unquantised", "undecided"
+QUANTIZED, PLAINLY, UNDECIDED = "quantized", "unquantized", "undecided"
 
 
 @dataclass
 class Leaf:
-    """A layer of an engine: where it stands, and whether it is built with the quantisation.
+    """A layer of an engine: where it stands, and whether it is built with the quantization.
 
     `above` holds the modules around it, the outermost first, with the lengths of their paths.
     """
@@ -79,7 +79,7 @@ class Leaf:
 
     @property
     def state(self) -> str:
-        """Whether it is built with the quantisation, as far as the source decides it."""
+        """Whether it is built with the quantization, as far as the source decides it."""
         if all(value is QUANT or isinstance(value, Instance) for value in self.quant):
             return QUANTIZED  # by the statement, or by one that the engine makes itself
         return PLAINLY if all(value is None for value in self.quant) else UNDECIDED
@@ -443,7 +443,7 @@ class Rows:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def columns(self) -> tuple[tuple[str, ...], ...]:
-        """Return what a block has: joined, unquantised and undecided names."""
+        """Return what a block has: joined, unquantized and undecided names."""
         plain = {name for name, states in self.states.items() if states == {PLAINLY}}
         unclear = {
             name for name, states in self.states.items() if states - {PLAINLY, QUANTIZED}
@@ -618,7 +618,7 @@ HEAD = """\
 # from {versions}; not edited by hand.
 # The first part is an index: a class of models (of mlx-lm: a model_type), engines, their blocks.
 # The second has a block a line, counted from 0, in three columns of numbers of rows: what the
-# engine joins into one weight; what it builds without quantisation; what the format or the
+# engine joins into one weight; what it builds without quantization; what the format or the
 # configuration decides. The third has a row a line, the first is 0. Names are those of checkpoints
 # without ".weight"; # is any number; a.{{b,c}} is a.b with a.c, for all experts if one of them is
 # experts.#; a.* is all below a; language_model. stands for model.language_model. and for

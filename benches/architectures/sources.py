@@ -22,7 +22,7 @@ class Mark(Enum):
 
     UNKNOWN = "unknown"
     INDEX = "the number of a layer, an expert or a block"
-    QUANT = "the statement of the quantisation"
+    QUANT = "the statement of the quantization"
 
 
 UNKNOWN, INDEX, QUANT = Mark

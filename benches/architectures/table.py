@@ -297,7 +297,7 @@ def _texts(
     ties: Mapping[str, str],
     targets: Mapping[str, str],
 ) -> ClassDescription:
-    """Return an architecture with its names normalised; the first of equal names counts.
+    """Return an architecture with its names normalized; the first of equal names counts.
 
     `targets` are the names in the model of names in files.
     """
@@ -328,7 +328,7 @@ def _parent(name: str) -> str:
 
 
 def _keep_last_number(name: str) -> str:
-    """Normalise a name but for the number of the module that has the parameter."""
+    """Normalize a name but for the number of the module that has the parameter."""
     module, _, attribute = name.rpartition(".")
     outer, _, number = module.rpartition(".")
     return ".".join(filter(None, (normalize_name(outer), number, attribute)))

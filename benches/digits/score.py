@@ -1,6 +1,6 @@
 """Test accuracy of digits checkpoints of any dtype: `python benches/digits/score.py FILE...`.
 
-Each file is read with castwise, decoded if it is quantised, brought to float32 with castwise.cast
+Each file is read with castwise, decoded if it is quantized, brought to float32 with castwise.cast
 (which loses nothing, since the weights were float32 to begin with) and run on the 599 test images:
 what differs between the rows is what storing the weights so has cost.
 

@@ -27,7 +27,7 @@ SAFETENSORS_CODES = {"float32": "F32", "int64": "I64"}
 
 
 def initial(rng: np.random.Generator, images: network.Floats) -> network.Model:
-    """He initialisation; the scaler is that of the training images (constant pixels keep std 1)."""
+    """He initialization; the scaler is that of the training images (constant pixels keep std 1)."""
     std = images.std(axis=0)
     model: network.Model = {
         "input.mean": images.mean(axis=0),

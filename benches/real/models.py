@@ -320,24 +320,24 @@ def efficientnet() -> RealModel:
             x = functional.pad(x, (pad // 2, pad - pad // 2) * 2)
             return functional.conv2d(x, kernel, stride=stride, groups=groups)
 
-        def normalise(x: torch.Tensor, name: str) -> torch.Tensor:
+        def normalize(x: torch.Tensor, name: str) -> torch.Tensor:
             mean, variance, weight, bias = (
                 changed[f"{name}.{part}"]
                 for part in ("running_mean", "running_var", "weight", "bias")
             )
             return functional.batch_norm(x, mean, variance, weight, bias, eps=1e-3)
 
-        x = normalise(convolve(images, "_conv_stem", 2), "_bn0").clamp(0, 6)
+        x = normalize(convolve(images, "_conv_stem", 2), "_bn0").clamp(0, 6)
         for number, (_, stride) in enumerate(blocks):
             before, block = x, f"_blocks.{number}"
             if f"{block}._expand_conv.weight" in changed:
-                x = normalise(convolve(x, f"{block}._expand_conv"), f"{block}._bn0").clamp(0, 6)
-            x = normalise(convolve(x, f"{block}._depthwise_conv", stride), f"{block}._bn1").clamp(
+                x = normalize(convolve(x, f"{block}._expand_conv"), f"{block}._bn0").clamp(0, 6)
+            x = normalize(convolve(x, f"{block}._depthwise_conv", stride), f"{block}._bn1").clamp(
                 0, 6
             )
-            x = normalise(convolve(x, f"{block}._project_conv"), f"{block}._bn2")
+            x = normalize(convolve(x, f"{block}._project_conv"), f"{block}._bn2")
             x = x + before if x.shape == before.shape else x
-        x = normalise(convolve(x, "_conv_head"), "_bn1").clamp(0, 6).mean((2, 3))
+        x = normalize(convolve(x, "_conv_head"), "_bn1").clamp(0, 6).mean((2, 3))
         return functional.linear(x, changed["_fc.weight"], changed["_fc.bias"])[:, None]
 
     top = answer(tensors).argmax(-1)

@@ -984,7 +984,7 @@ def encode_blocks(
     threads: int | None = None,
     stored: Sequence[NDArray[Any]] | None = None,
 ) -> BlockEncoder | None:
-    """Quantise `x` into arrays that the caller has made: scales, codes and packing in one pass.
+    """Quantize `x` into arrays that the caller has made: scales, codes and packing in one pass.
 
     Parameters
     ----------

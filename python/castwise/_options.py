@@ -75,7 +75,7 @@ SchemeName: TypeAlias = Literal[
 StoredScheme: TypeAlias = (
     SchemeName | Literal["int1_channel", "int1_group", "int7_channel", "int7_group"]
 )
-"""Those of quantised arrays: some are only read."""
+"""Those of quantized arrays: some are only read."""
 
 WrittenScheme: TypeAlias = Literal[
     "fp8_tensor",

@@ -146,7 +146,7 @@ def packed(*shape: int) -> Any:
 
 
 def test_trees_leave_them() -> None:
-    # What the codes of a quantised weight mean, its scales say.
+    # What the codes of a quantized weight mean, its scales say.
     tree = {"codes": packed(4), "bias": torch.ones(2)}
     result = castwise.cast_tree(tree, "bfloat16")
     assert result["codes"] is tree["codes"]

@@ -141,7 +141,7 @@ def test_threads_are_at_least_one(threads: int, remedy: str) -> None:
 def test_a_switch_is_not_a_number_of_threads(threads: Any, tmp_path: Path) -> None:
     source, out = tmp_path / "in.npz", tmp_path / "out.npz"
     checkpoint.save(source, {"w": X})
-    quantised = quantization.quantize(np.ones((2, 32), np.float32), "mxfp4")
+    quantized = quantization.quantize(np.ones((2, 32), np.float32), "mxfp4")
     for call in (
         lambda: castwise.cast(X, "bfloat16", threads=threads),
         lambda: castwise.caster("float32", "bfloat16", threads=threads),
@@ -151,7 +151,7 @@ def test_a_switch_is_not_a_number_of_threads(threads: Any, tmp_path: Path) -> No
         lambda: loss_scale.all_finite([X], threads=threads),
         lambda: loss_scale.DelayedScaling().quantize(X, threads=threads),
         lambda: quantization.quantize(np.ones((2, 32)), "mxfp4", threads=threads),
-        lambda: quantization.dequantize(quantised, threads=threads),
+        lambda: quantization.dequantize(quantized, threads=threads),
         lambda: checkpoint.cast_file(source, out, "bfloat16", threads=threads),
     ):
         with pytest.raises(ValueError, match=f"threads={threads!r} is not valid; use an int of 1 "):

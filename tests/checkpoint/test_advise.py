@@ -270,26 +270,26 @@ TABLE = "model.embed_tokens.weight"
 
 
 @pytest.mark.parametrize(
-    ("options", "is_quantised", "reason"),
+    ("options", "is_quantized", "reason"),
     [
         ({}, True, ""),
         ({"consumer": "mlx-lm"}, True, ""),
-        ({"consumer": "vllm"}, False, "vllm loads none that is quantised"),
+        ({"consumer": "vllm"}, False, "vllm loads none that is quantized"),
         ({"quantize_embeddings": False}, False, "quantize_embeddings says so"),
         ({"consumer": "mlx-lm", "quantize_embeddings": False}, False, "quantize_embeddings says"),
     ],
 )
 def test_embeddings_get_schemes_where_they_are_loaded(
-    model: Path, options: dict[str, Any], is_quantised: bool, reason: str
+    model: Path, options: dict[str, Any], is_quantized: bool, reason: str
 ) -> None:
     advice = advise(model, error=0.1, **options)
     targets = {name: choice.target for choice in advice.choices for name in choice.tensors}
-    assert (targets.get(TABLE, "keep") in written_schemes(advice.recipe)) == is_quantised
+    assert (targets.get(TABLE, "keep") in written_schemes(advice.recipe)) == is_quantized
     stays = {stay.role: stay for stay in advice.stays}
-    assert ("embedding" not in stays) == is_quantised
-    if not is_quantised:
+    assert ("embedding" not in stays) == is_quantized
+    if not is_quantized:
         assert reason in stays["embedding"].reason
-        assert "not quantised: 1 embedding, 2.8 % of the bytes" in advice.total_lines()[-1]
+        assert "not quantized: 1 embedding, 2.8 % of the bytes" in advice.total_lines()[-1]
         assert stays["embedding"].nbytes == weights()[TABLE].nbytes
     assert advice.to_dict()["stays"] == [stay.to_dict() for stay in advice.stays]
 
@@ -298,7 +298,7 @@ def test_embeddings_get_schemes_where_they_are_loaded(
     ("options", "text"),
     [
         ({"consumer": "vllm"}, r"linear [\d,]+, embedding [\d,]+, .*\. Use more$"),
-        ({"quantize_embeddings": False}, r"or quantise .* \(quantize_embeddings=True\)$"),
+        ({"quantize_embeddings": False}, r"or quantize .* \(quantize_embeddings=True\)$"),
         ({"formats": ["int8_channel"]}, r"or consider more formats \(formats\)$"),
         ({}, r"Use more$"),
     ],
@@ -545,9 +545,9 @@ def test_weights_that_no_scheme_holds(tmp_path: Path) -> None:
         advise(tmp_path / "model.safetensors", bits=9.0)
 
 
-def test_a_quantised_model_needs_option(model: Path, tmp_path: Path) -> None:
+def test_a_quantized_model_needs_option(model: Path, tmp_path: Path) -> None:
     checkpoint.quantize_file(model, tmp_path / "fp8", "fp8_channel")
-    with pytest.raises(CheckpointError, match="it is quantised already"):
+    with pytest.raises(CheckpointError, match="it is quantized already"):
         advise(tmp_path / "fp8", bits=9.0)
 
 
@@ -700,7 +700,7 @@ ORDERS = {
 """Tensors whose predictions are those of a matrix, or a stack of them, and their shapes."""
 
 
-def as_quantised(name: str, array: np.ndarray) -> np.ndarray:
+def as_quantized(name: str, array: np.ndarray) -> np.ndarray:
     """The matrices of a tensor."""
     if "experts" in name or array.ndim <= 1:
         return np.atleast_2d(array)
@@ -716,7 +716,7 @@ def test_predictions_of_a_file_are_of_what_quantize_would_do(tmp_path: Path) -> 
     checkpoint.save(path, arrays)
     targets = ["float8_e4m3fn", "fp8_channel", "int4_channel", "fp8_tensor", "nvfp4"]
     for row in checkpoint.survey_file(path, targets).tensors:
-        x = as_quantised(row.name, arrays[row.name]).astype(float)
+        x = as_quantized(row.name, arrays[row.name]).astype(float)
         for target, prediction in row.predictions.items():
             wide = x.astype(np.float32)
             if target == "float8_e4m3fn":

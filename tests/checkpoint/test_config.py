@@ -36,7 +36,7 @@ def cast(folder: Path, *arguments: Any, **options: Any) -> Any:
 
 
 def test_it_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever asks for what it states: the model, its quantisation, its dtype."""
+    """Whatever asks for what it states: the model, its quantization, its dtype."""
     matrix = {"model.layers.0.mlp.up_proj.weight": np.ones((256, 128), np.float32)}
     folder = model(tmp_path, {"model_type": "llama", "torch_dtype": "float32"}, **matrix)
     parse, count = json.loads, 0
@@ -117,7 +117,7 @@ def test_what_is_true_or_unknown_stays_byte_for_byte(
         ({"w": "bfloat16", "norm": "float16"}, {}, "bfloat16 and float16; set it to the one"),
         ({"w": "bfloat16"}, {}, "bfloat16 and float32; set it to the one"),
         ({"default": "float8_e4m3fn"}, {}, "no model is loaded in float8_e4m3fn"),
-        ({"default": "bfloat16"}, {"quantization_config": {}}, "a quantisation is stated"),
+        ({"default": "bfloat16"}, {"quantization_config": {}}, "a quantization is stated"),
     ],
 )
 def test_a_warning_says_what_to_set(
@@ -162,17 +162,17 @@ def test_only_the_dtype_changes_in_the_text(
 
 
 @pytest.mark.parametrize("other", ["quantization_config", "compression_config"])
-def test_a_part_that_is_quantised_stays(
+def test_a_part_that_is_quantized_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
 ) -> None:
-    quantised = {"torch_dtype": "float32", "inner": [{"dtype": "float16"}], other: {"bits": 4}}
-    config = {"text": quantised, "vision": {"torch_dtype": "float32"}, "torch_dtype": "float32"}
-    expected = {"text": quantised, "vision": {"torch_dtype": "bfloat16"}, "torch_dtype": "bfloat16"}
+    quantized = {"torch_dtype": "float32", "inner": [{"dtype": "float16"}], other: {"bits": 4}}
+    config = {"text": quantized, "vision": {"torch_dtype": "float32"}, "torch_dtype": "float32"}
+    expected = {"text": quantized, "vision": {"torch_dtype": "bfloat16"}, "torch_dtype": "bfloat16"}
     assert cast(model(tmp_path, config), "bfloat16") == expected
     stale, record = caplog.records
-    assert "no weight is quantised, and config.json: " in stale.getMessage()
+    assert "no weight is quantized, and config.json: " in stale.getMessage()
     assert record.getMessage().startswith(
-        "config.json was changed elsewhere; its torch_dtype still says 'float32': a quantisation "
+        "config.json was changed elsewhere; its torch_dtype still says 'float32': a quantization "
         "is stated beside it"
     )
 

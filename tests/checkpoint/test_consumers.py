@@ -88,7 +88,7 @@ def carry_out(advice: Advice, folder: Path) -> Path:
     advice.save(map_file)
     comments = re.findall("^# (castwise .*)$", map_file.read_text("utf-8"), re.MULTILINE)
     assert tuple(comments) == advice.commands
-    places = {"THIS": map_file, "QUANTISED": folder / "quantised", "DST": folder / "result"}
+    places = {"THIS": map_file, "QUANTISED": folder / "quantized", "DST": folder / "result"}
     result = places["DST"]
     for comment in comments:
         words = [str(places.get(word, word)) for word in shlex.split(comment)[1:]]
@@ -139,14 +139,14 @@ def test_advice_is_carried_out(
         assert choice.target in ("keep", *loaded)
     assert advice.map
     result = carry_out(advice, tmp_path)
-    quantised = result if consumer.form is None else tmp_path / "quantised"
-    found = checkpoint.inspect(quantised).quantization
+    quantized = result if consumer.form is None else tmp_path / "quantized"
+    found = checkpoint.inspect(quantized).quantization
     assert found is not None
     assert {weight.scheme for weight in found.weights} == set(advice.map.values())
-    size = sum(path.stat().st_size for path in quantised.iterdir())
+    size = sum(path.stat().st_size for path in quantized.iterdir())
     assert 0.97 * advice.nbytes <= size <= advice.nbytes
     if consumer.form is not None:
-        assert checkpoint.verify(quantised, result).equal
+        assert checkpoint.verify(quantized, result).equal
     if consumer.name in CHECKED:
         check = checkpoint.verify_loading(result, consumer.name)  # type: ignore[arg-type]
         assert check.loads, check.problems
@@ -193,7 +193,7 @@ def test_experts_share_a_scheme_where_they_must(model: Path) -> None:
     assert sum(experts == set(names) for names in together) == 1
 
 
-def test_experts_that_may_not_stay_beside_quantised_weights(model: Path) -> None:
+def test_experts_that_may_not_stay_beside_quantized_weights(model: Path) -> None:
     for error in (1e-9, 1e-5, 1e-3, 1.0):
         advice = advise(model, error=error, consumer="transformers")
         kept = {n for choice in advice.choices if choice.target == "keep" for n in choice.tensors}
@@ -254,17 +254,17 @@ def test_advice_for_llama_is_refused_as_transcode_does(
     """Before weights are read, as what castwise transcode would say of what is advised."""
     for_llama: Any = {"error": 1.0, "consumer": "llama.cpp"}
     assert set(advise(model, **for_llama).map.values()) == {"mxfp4"}
-    quantised = tmp_path / "quantised"
+    quantized = tmp_path / "quantized"
     tensors = {key: value for key, value in weights().items() if key != name}
     source = write(tmp_path / "model", tensors, CONFIG)
     (source / name).unlink(missing_ok=True)
     seen: list[Any] = []
     with pytest.raises(CheckpointError, match=text) as advised:
         advise(source, progress=seen.append, **for_llama)
-    checkpoint.quantize_file(source, quantised, "mxfp4", recipe="compressed-tensors")
+    checkpoint.quantize_file(source, quantized, "mxfp4", recipe="compressed-tensors")
     with pytest.raises(CheckpointError) as refused:
-        checkpoint.transcode_file(quantised, tmp_path / "model.gguf", "gguf")
-    assert str(advised.value) == str(refused.value).replace(str(quantised), str(source))
+        checkpoint.transcode_file(quantized, tmp_path / "model.gguf", "gguf")
+    assert str(advised.value) == str(refused.value).replace(str(quantized), str(source))
     assert not seen
 
 

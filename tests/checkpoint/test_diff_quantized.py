@@ -1,4 +1,4 @@
-"""How a quantised checkpoint came of another one is named, and a conversion by a map is proved."""
+"""How a quantized checkpoint came of another one is named, and a conversion by a map is proved."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_scale_rules(tmp_path: Path, scheme: Any, rule: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["mxfp8_e4m3", "nvfp4", "fp8_block", "int4_group"])
-def test_a_quantised_file(tmp_path: Path, scheme: Any) -> None:
+def test_a_quantized_file(tmp_path: Path, scheme: Any) -> None:
     source, out = saved(tmp_path / "a.safetensors", weights()), tmp_path / "b.safetensors"
     checkpoint.quantize_file(source, out, scheme)
     tensor = compared(source, out)
@@ -122,7 +122,7 @@ def explained(first: Path, second: Path) -> list[Any]:
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("name", ROWS)
 def test_every_scheme_that_is_written(tmp_path: Path, name: str, stacked: bool) -> None:
-    """Quantised, decoded, and stored as other producers do: each is named, shared scales too."""
+    """Quantized, decoded, and stored as other producers do: each is named, shared scales too."""
     row = ROWS[name]
     kind = "gpt_oss" if row.is_transposed else "mistral4"
     source, out = model(tmp_path / "source", stacked=kind if stacked else None), tmp_path / "out"
@@ -166,7 +166,7 @@ def odd_weight(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["zero", "one element", "constant", "near the largest number"])
 @pytest.mark.parametrize("name", ROWS)
 def test_a_weight_that_a_cast_fits_too(tmp_path: Path, name: str, kind: str) -> None:
-    """Of a weight that is stored as quantised its scheme is named, also beside a factor that fits.
+    """Of a weight that is stored as quantized its scheme is named, also beside a factor that fits.
 
     Values may be infinite, or zeros of the other sign, as the producer decodes them.
     """
@@ -263,7 +263,7 @@ def test_scales_rounded_after_the_codes_were_computed(tmp_path: Path) -> None:
     )
 
 
-def test_quantised_twice(tmp_path: Path) -> None:
+def test_quantized_twice(tmp_path: Path) -> None:
     """bf16 -> MXFP8 -> bf16 -> MXFP8, the second time with another rule."""
     array = weights()
     once = dequantize(quantize(array, "mxfp8_e4m3", scale_rule="rceil"), BF16)
@@ -313,7 +313,7 @@ def test_a_conversion_is_proved(tmp_path: Path, options: dict[str, Any]) -> None
     assert not checkpoint.verify(source, out, dtype_map=dtypes, **others).equal
 
 
-def test_a_quantisation_is_proved(tmp_path: Path) -> None:
+def test_a_quantization_is_proved(tmp_path: Path) -> None:
     source, out, dtypes = converted(tmp_path, "default = 'mxfp8_e4m3'\n")
     assert checkpoint.verify(source, out, dtype_map=dtypes).equal
     tensors, metadata = checkpoint.load(out), checkpoint.metadata(out)
@@ -346,17 +346,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("threads", [2, 16])
-def test_a_comparison_with_quantised_weights_takes_little_memory(
+def test_a_comparison_with_quantized_weights_takes_little_memory(
     tmp_path: Path, threads: int
 ) -> None:
     draw = np.random.default_rng(0)
     weight = draw.standard_normal((4096, 2048), np.float32)
     checkpoint.save(tmp_path / "a.safetensors", {"layers.0.up_proj.weight": weight})
     del weight
-    plain, quantised = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    checkpoint.quantize_file(plain, quantised, "nvfp4", recipe="compressed-tensors")
+    plain, quantized = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    checkpoint.quantize_file(plain, quantized, "nvfp4", recipe="compressed-tensors")
     tracemalloc.start()
-    found = checkpoint.diff(plain, quantised, threads=threads)
+    found = checkpoint.diff(plain, quantized, threads=threads)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.tensors[0].explanation is not None

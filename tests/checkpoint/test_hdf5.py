@@ -411,7 +411,7 @@ def test_a_trial_that_fails(
     ],
 )
 @pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
-def test_quantised_layers(tmp_path: Path, suffix: str, mode: str, message: str) -> None:
+def test_quantized_layers(tmp_path: Path, suffix: str, mode: str, message: str) -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(4, use_bias=False)]

@@ -115,7 +115,7 @@ def write(
 def decoder(
     layers: Mapping[str, Arrays], scheme: str, attention: tuple[str, ...] = ATTENTION
 ) -> Arrays:
-    """Return a decoder of one layer: its attention quantised, and what else is in it."""
+    """Return a decoder of one layer: its attention quantized, and what else is in it."""
     prefix = "model.layers.0."
     tensors: Arrays = {
         "model.embed_tokens.weight": np.zeros((OUT, IN), BF16),
@@ -493,8 +493,8 @@ def test_what_does_not_go_together_is_refused(
 
 
 @pytest.mark.parametrize("scheme", ["fp8_channel", "int4_group", "nvfp4"])
-def test_quantise_refuses_what_its_consumer_does_not_load(tmp_path: Path, scheme: Any) -> None:
-    """A matrix that a map names, and the consumer builds without quantisation."""
+def test_quantize_refuses_what_its_consumer_does_not_load(tmp_path: Path, scheme: Any) -> None:
+    """A matrix that a map names, and the consumer builds without quantization."""
     plain = {name.removesuffix(".weight"): part("plain") for name in MLP}
     source = write(tmp_path / "model", "LlamaForCausalLM", decoder(plain, "plain"), None)
     options: Any = {"dtype_map": {r"model\.embed_tokens\.weight": scheme}}
@@ -534,7 +534,7 @@ def test_transformers_parts_weights_whose_scales_are_of_rows(  # noqa: PLR0917
 
 
 def test_what_layers_share_is_left_and_excepted_by_all_names(tmp_path: Path) -> None:
-    """Numbered layers, of which the file has one name: the other was built quantised."""
+    """Numbered layers, of which the file has one name: the other was built quantized."""
     stored = [f"model.decoder.{name}" for name in ("bbox_embed.1.layers.2", "layers.1.fc1")]
     tensors = {f"{name}.weight": np.ones((OUT, IN), BF16) for name in stored}
     source = write(tmp_path / "model", "RTDetrV2ForObjectDetection", tensors, None)
@@ -545,7 +545,7 @@ def test_what_layers_share_is_left_and_excepted_by_all_names(tmp_path: Path) -> 
     assert stored[1] not in config["quantization_config"]["ignore"]
 
 
-def test_quantise_says_who_does_not_load_it(
+def test_quantize_says_who_does_not_load_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experts = {
@@ -609,7 +609,7 @@ EXPERT_PARTS = ("w1", "w2", "w3")
 
 
 def mixture(scheme: str, layers: int = 4, experts: int = 3) -> Arrays:
-    """Return a Mixtral of some layers, its router and its head unquantised."""
+    """Return a Mixtral of some layers, its router and its head unquantized."""
     tensors = {
         "model.embed_tokens.weight": np.ones((OUT, IN), BF16),
         "model.norm.weight": np.ones(IN, BF16),
@@ -834,7 +834,7 @@ def test_layers_of_other_kinds_lack_nothing(tmp_path: Path, kind: str, consumer:
 
 
 @pytest.mark.parametrize("name", ["model", "model-00001-of-00003"])
-def test_a_model_is_quantised_whatever_its_layers_lack(
+def test_a_model_is_quantized_whatever_its_layers_lack(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The source lacks it, too: it was pruned, or its last layer goes on in the next shard."""
@@ -848,7 +848,7 @@ def test_a_model_is_quantised_whatever_its_layers_lack(
 
 
 def test_vision_towers_stay_in_models_of_modelopt_for_vllm(tmp_path: Path) -> None:
-    """Of those from ModelOpt vLLM builds none quantised, and does from compressed-tensors."""
+    """Of those from ModelOpt vLLM builds none quantized, and does from compressed-tensors."""
     towers = [
         f"vision_tower.vision_model.encoder.layers.0.self_attn.{name}_proj.weight" for name in "qkv"
     ]

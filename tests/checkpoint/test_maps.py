@@ -312,7 +312,7 @@ VECTORS = {
 
 
 def cast_by_map(door: str, folder: Path, mapping: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """Cast or quantise a model by a map, and load the result."""
+    """Cast or quantize a model by a map, and load the result."""
     tensors = {"embeddings.weight": floats(64).reshape(2, 32), **NOT_FLOATS, **VECTORS}
     if door == "cast_tree":
         tree: dict[str, NDArray[Any]] = castwise.cast_tree(tensors, mapping)

@@ -74,7 +74,7 @@ def test_folders(tmp_path: Path, size: int | None) -> None:
 
 def test_the_other_commands(tmp_path: Path) -> None:
     source = save(tmp_path / "source" / "model.safetensors").parent
-    folders = [tmp_path / name for name in ("quantised", "plain", "other")]
+    folders = [tmp_path / name for name in ("quantized", "plain", "other")]
 
     def check(convert: Any, *arguments: Any) -> None:
         before = everything(tmp_path)

@@ -24,7 +24,7 @@ def plain(path: Path) -> Path:
     return path
 
 
-def quantised(path: Path) -> Path:
+def quantized(path: Path) -> Path:
     checkpoint.quantize_file(plain(path.with_name("plain.safetensors")), path, "nvfp4")
     return path
 
@@ -36,8 +36,8 @@ def loaded(path: Path) -> dict[str, Any]:
 WRITERS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     "cast": (plain, ["--dtype", "bfloat16"]),
     "quantize": (plain, ["--scheme", "nvfp4"]),
-    "dequantize": (quantised, []),
-    "transcode": (quantised, ["--to", "modelopt"]),
+    "dequantize": (quantized, []),
+    "transcode": (quantized, ["--to", "modelopt"]),
 }
 
 

@@ -60,7 +60,7 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
     (folder / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"cannot be read: config\.json: ") as error:
         checkpoint.survey_file(folder)
-    assert "is quantised" not in str(error.value)
+    assert "is quantized" not in str(error.value)
 
 
 @pytest.mark.parametrize("targets", [5, 0.5])

@@ -254,7 +254,7 @@ LIES: dict[str, tuple[bytes, str]] = {
     ),
     "byte order": (torch_file({}, byteorder=b"middle"), "middle"),
     "sparse": (torch_file(Call("torch._utils _rebuild_sparse_tensor", 1)), "sparse"),
-    "quantised": (torch_file(Call("torch._utils _rebuild_qtensor", 1)), "quantised"),
+    "quantized": (torch_file(Call("torch._utils _rebuild_qtensor", 1)), "quantized"),
 }
 
 

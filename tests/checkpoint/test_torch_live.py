@@ -118,9 +118,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "nested.*to_padded_tensor",
     ),
     "negated": (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, "resolve_neg"),
-    "quantised": (
+    "quantized": (
         lambda: torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
-        "quantised.*dequantize",
+        "quantized.*dequantize",
     ),
     "meta": (lambda: torch.ones(2, device="meta"), "meta device"),
     "conjugated": (lambda: torch.conj(torch.ones(2, dtype=torch.complex64)), "resolve_conj"),
@@ -142,7 +142,7 @@ def test_what_is_not_dense_numbers_is_refused(tmp_path: Path, what: str, way: st
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "what", ["sparse", "sparse rows", "nested", "negated", "quantised", "meta", "conjugated"]
+    "what", ["sparse", "sparse rows", "nested", "negated", "quantized", "meta", "conjugated"]
 )
 @pytest.mark.parametrize("way", ["zip", "legacy", "protocol 4"])
 def test_it_is_named_by_its_key(tmp_path: Path, what: str, way: str) -> None:

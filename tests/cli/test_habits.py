@@ -32,9 +32,9 @@ def examples(command: str) -> list[list[str]]:
     ("words", "usage", "said"),
     [
         (
-            "quantise a b",
+            "quantize a b",
             "COMMAND [OPTIONS]",
-            "'quantise' is not a command; did you mean 'quantize'?",
+            "'quantize' is not a command; did you mean 'quantize'?",
         ),
         ("xyzzy a b", "COMMAND [OPTIONS]", "is not a command; the commands are survey, advise,"),
         ("convert a b", "COMMAND [OPTIONS]", "did you mean 'cast'? the commands are survey,"),
@@ -153,7 +153,7 @@ def test_options_stand_in_groups(command: str) -> None:
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each beside a model, the same quantised, and a map, but without its target."""
+    """Each beside a model, the same quantized, and a map, but without its target."""
     monkeypatch.chdir(tmp_path)
     name = "model.layers.{}.mlp.{}_proj.weight"
     shards = {
@@ -168,7 +168,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     Path("map.toml").write_text('default = "bfloat16"')
     checkpoint.save("model.safetensors", {"w": floats(12)})
     checkpoint.cast_file("model.safetensors", "cast.safetensors", "bfloat16")
-    checkpoint.quantize_file("model", "quantised", "nvfp4")
+    checkpoint.quantize_file("model", "quantized", "nvfp4")
     for part in ("1/2", "2/2"):
         run("cast", "model", "parted", "--dtype", "bfloat16", "--part", part)
     kept = set(os.listdir())
@@ -176,10 +176,10 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         is_made = command in {"cast", "quantize"}  # small, of the others' examples
         for given in examples(command):
             if not is_made:
-                shutil.copytree("quantised", "small")
+                shutil.copytree("quantized", "small")
                 shutil.copyfile("cast.safetensors", "small.safetensors")
             if command in {"verify", "diff"}:
-                shutil.copytree("quantised", "other")
+                shutil.copytree("quantized", "other")
             run(*given, code=int(given[:3] == ["diff", "model", "small"]))
             for path in set(os.listdir()) - kept:
                 shutil.rmtree(path) if Path(path).is_dir() else os.remove(path)

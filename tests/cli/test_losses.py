@@ -256,7 +256,7 @@ def test_a_finding_names_the_command_that_keeps_the_values(
 
 
 def test_no_command_is_named_where_none_fits(lossy: Path) -> None:
-    """A vector is not quantised, and .npz holds no quantised weights."""
+    """A vector is not quantized, and .npz holds no quantized weights."""
     said = cast(lossy, code=1)
     assert "To avoid it: --overflow saturate, a wider format" in said
     assert "castwise quantize" not in said

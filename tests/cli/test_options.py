@@ -95,7 +95,7 @@ def test_a_function_documents_each_of_its_options(command: str) -> None:
             function(*required, **{name: "no"})
 
 
-def quantised_zeros(folder: Path) -> Path:
+def quantized_zeros(folder: Path) -> Path:
     """Write a model of which some per cent of the weights become zero in NVFP4."""
     source = folder / "model"
     source.mkdir()
@@ -109,7 +109,7 @@ def quantised_zeros(folder: Path) -> Path:
 def test_findings_of_a_summary_are_those_of_the_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], max_zeros: float | None
 ) -> None:
-    source = quantised_zeros(tmp_path)
+    source = quantized_zeros(tmp_path)
     options: dict[str, Any] = {} if max_zeros is None else {"max_zeros": max_zeros}
     summary = checkpoint.quantize_file(source, tmp_path / "a", "nvfp4", **options)
     words = [] if max_zeros is None else ["--max-zeros", str(max_zeros)]
@@ -120,7 +120,7 @@ def test_findings_of_a_summary_are_those_of_the_exit_code(
     assert len(summary.findings()) == (0 if max_zeros is None else 3)
     assert summary.max_zeros == (0.5 if max_zeros is None else max_zeros)
     assert summary.to_dict()["max_zeros"] == summary.max_zeros
-    counted = "3 tensors quantised, 0 kept"
+    counted = "3 tensors quantized, 0 kept"
     assert counted in repr(summary)
     assert counted in str(summary)
     assert counted in printed.out
@@ -130,13 +130,13 @@ def test_findings_of_a_summary_are_those_of_the_exit_code(
 def test_words_of_every_conversion_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, quantised = quantised_zeros(tmp_path), tmp_path / "quantised"
-    checkpoint.quantize_file(source, quantised, "nvfp4", recipe="modelopt")
+    source, quantized = quantized_zeros(tmp_path), tmp_path / "quantized"
+    checkpoint.quantize_file(source, quantized, "nvfp4", recipe="modelopt")
     for words, action in (
         (["cast", source, "--dtype", "bf16"], "cast"),
-        (["quantize", source, "--scheme", "fp8_channel"], "quantised"),
-        (["dequantize", quantised], "decoded"),
-        (["transcode", quantised, "--to", "compressed-tensors"], "transcoded"),  # scales, too
+        (["quantize", source, "--scheme", "fp8_channel"], "quantized"),
+        (["dequantize", quantized], "decoded"),
+        (["transcode", quantized, "--to", "compressed-tensors"], "transcoded"),  # scales, too
     ):
         count = 6 if action == "transcoded" else 3
         for extra, said in (
@@ -152,7 +152,7 @@ def test_a_count_of_weights_has_no_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those that a map, or the configuration, casts beside them are counted by themselves."""
-    source, quantised, norms = tmp_path / "in", tmp_path / "quantised", tmp_path / "norms.toml"
+    source, quantized, norms = tmp_path / "in", tmp_path / "quantized", tmp_path / "norms.toml"
     source.mkdir()
     tensors = {f"{i}.fc.weight": floats(4096, i).reshape(32, 128) for i in range(3)}
     tensors |= {f"{i}.norm.weight": floats(8).astype(np.float16) for i in range(5)}
@@ -160,14 +160,14 @@ def test_a_count_of_weights_has_no_others(
     (source / "config.json").write_text(json.dumps({"dtype": "float16"}))
     norms.write_text('".*norm.*" = "bfloat16"')
     plain = tmp_path / "plain"
-    checkpoint.quantize_file(source, quantised, "nvfp4")
+    checkpoint.quantize_file(source, quantized, "nvfp4")
     shutil.copytree(source, plain)
     (plain / "config.json").write_text(
         json.dumps({"dtype": "float16", "quantization_config": {"quant_method": "fp8"}})
     )
     for words, counts in (
-        (["quantize", source, "--scheme", "nvfp4", "--map", norms], (3, "quantised", 5)),
-        (["dequantize", quantised, "--dtype", "bfloat16"], (3, "decoded", 5)),
+        (["quantize", source, "--scheme", "nvfp4", "--map", norms], (3, "quantized", 5)),
+        (["dequantize", quantized, "--dtype", "bfloat16"], (3, "decoded", 5)),
         (["dequantize", plain, "--dtype", "bfloat16"], (0, "decoded", 0)),
     ):
         weights, action, others = counts
@@ -179,28 +179,28 @@ def test_a_count_of_weights_has_no_others(
             kept = 9 - weights - others
             assert f": {weights} tensors {verb}{action}{beside}, {kept} kept" in said
     summary = checkpoint.quantize_file(source, tmp_path / "a", "nvfp4", dtype_map=norms)
-    assert "3 tensors quantised, 5 cast, 1 kept" in repr(summary)
-    assert "3 tensors quantised, 5 cast, 1 kept" in str(summary)
+    assert "3 tensors quantized, 5 cast, 1 kept" in repr(summary)
+    assert "3 tensors quantized, 5 cast, 1 kept" in str(summary)
 
 
 def test_a_dry_run_obeys_top_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = quantised_zeros(tmp_path)
+    source = quantized_zeros(tmp_path)
     words = ["cast", str(source), str(tmp_path / "out"), "--dtype", "bf16", "--dry-run"]
     assert main([*words, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     for top in range(3):
         assert main([*words, "--all", "--top", str(top)]) == 0
         assert capsys.readouterr().out.count("up_proj") == top
-    quantised = tmp_path / "quantised"
-    checkpoint.quantize_file(source, quantised, "fp8_channel")
-    assert main(["dequantize", str(quantised), str(tmp_path / "plain"), "--top", "0"]) == 0
+    quantized = tmp_path / "quantized"
+    checkpoint.quantize_file(source, quantized, "fp8_channel")
+    assert main(["dequantize", str(quantized), str(tmp_path / "plain"), "--top", "0"]) == 0
     assert "up_proj" not in capsys.readouterr().out
 
 
 def test_advice_names_its_map_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, path = quantised_zeros(tmp_path).rename(tmp_path / "a model"), tmp_path / "map.toml"
+    source, path = quantized_zeros(tmp_path).rename(tmp_path / "a model"), tmp_path / "map.toml"
     size = sum(file.stat().st_size for file in source.iterdir())
     words = ["advise", str(source), "-o", str(path), "--for", "vllm"]
     assert main([*words, "--bits", "8"]) == 0
@@ -226,7 +226,7 @@ def test_advice_names_its_map_and_the_next_command(
 
 
 def test_casts_within_a_budget_take_no_more_than_predicted(tmp_path: Path) -> None:
-    source = quantised_zeros(tmp_path)
+    source = quantized_zeros(tmp_path)
     size = sum(file.stat().st_size for file in source.iterdir())
     advice = checkpoint.advise(source, budget=size - 9000, formats=["bfloat16"])
     assert set(advice.map.values()) == {"bfloat16"}
@@ -253,7 +253,7 @@ def test_casts_within_a_budget_take_no_more_than_predicted(tmp_path: Path) -> No
     ],
 )
 def test_a_consumer_gets_what_it_loads(tmp_path: Path, options: dict[str, Any], words: str) -> None:
-    source = quantised_zeros(tmp_path)
+    source = quantized_zeros(tmp_path)
     with pytest.raises(checkpoint.CheckpointError, match=words):
         checkpoint.quantize_file(source, tmp_path / "made", **options)
     assert not (tmp_path / "made").exists()
@@ -264,7 +264,7 @@ def test_a_consumer_gets_what_it_loads(tmp_path: Path, options: dict[str, Any], 
 def test_keys_of_a_map_have_no_order_to_choose_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, path = quantised_zeros(tmp_path), tmp_path / "map.toml"
+    source, path = quantized_zeros(tmp_path), tmp_path / "map.toml"
     path.write_text("'.*weight' = 'bf16'\n'.*proj.*' = 'fp16'\n")
     assert main(["cast", str(source), str(tmp_path / "out"), "--map", str(path)]) == 2
     said = capsys.readouterr().err

@@ -169,24 +169,24 @@ def rows_at_80_columns(*arguments: object, code: int = 0) -> list[list[str]]:
 
 
 def test_80_columns_tell_weights_apart(transformer: Path, tmp_path: Path) -> None:
-    quantised, other = tmp_path / "quantised", tmp_path / "other"
+    quantized, other = tmp_path / "quantized", tmp_path / "other"
     dtypes = tmp_path / "map.toml"
     dtypes.write_text("'.*down_proj.*' = 'float16'\ndefault = 'bfloat16'")
     commands = [
         ("cast", transformer, other, "--map", dtypes, "--dry-run"),
-        ("quantize", transformer, quantised, "--scheme", "nvfp4", "--dry-run"),
-        ("quantize", transformer, quantised, "--scheme", "nvfp4"),
-        ("inspect", quantised),
-        ("dequantize", quantised, other, "--dry-run"),
-        ("dequantize", quantised, other),
-        ("transcode", quantised, tmp_path / "modelopt", "--to", "modelopt"),
+        ("quantize", transformer, quantized, "--scheme", "nvfp4", "--dry-run"),
+        ("quantize", transformer, quantized, "--scheme", "nvfp4"),
+        ("inspect", quantized),
+        ("dequantize", quantized, other, "--dry-run"),
+        ("dequantize", quantized, other),
+        ("transcode", quantized, tmp_path / "modelopt", "--to", "modelopt"),
     ]
     for command in commands:
         header, _, *rows = rows_at_80_columns(*command)
         names = [row[0] for row in rows if row[0].endswith(("weight", "weight_packed"))]
         assert len(set(names)) == len(names) == 7, (command, names)
         assert "tensors" in header or "number" in header, command  # a row for both layers
-    header, _, *rows = rows_at_80_columns("verify", transformer, quantised, code=1)
+    header, _, *rows = rows_at_80_columns("verify", transformer, quantized, code=1)
     assert len({row[0] for row in rows if "proj" in row[0]}) == 14
     assert {"different", "max"} <= set(header)
     planned = ("cast", transformer, tmp_path / "new", "--dtype", "float16", "--dry-run", "--all")

@@ -1,4 +1,4 @@
-"""Tiny models that castwise quantises, loaded by transformers beside what castwise decodes."""
+"""Tiny models that castwise quantizes, loaded by transformers beside what castwise decodes."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ NOT_LOADED = "would not be loaded as it would be written"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model, quantised by one recipe."""
+    """What became of one model, quantized by one recipe."""
 
     kind: str
     reason: str = ""
-    quantised: int = 0
+    quantized: int = 0
 
 
 def outcomes(model_type: str, folder: Path) -> Iterator[tuple[str, str, Outcome]]:
-    """Quantise a tiny model as `DRAWN`; give the recipe, the scheme, and what became of it."""
+    """Quantize a tiny model as `DRAWN`; give the recipe, the scheme, and what became of it."""
     torch.set_num_threads(1)  # others would wait for work in a loop
     model = tiny.build(model_type)
     model.save_pretrained(folder / "plain")
@@ -68,8 +68,8 @@ def outcomes(model_type: str, folder: Path) -> Iterator[tuple[str, str, Outcome]
 
 
 def outcome(plain: Path, model: Any, recipe: str, scheme: Any, folder: Path) -> Outcome:
-    """Quantise a saved model, load it, and compare what castwise tells of that."""
-    result = folder / "quantised"
+    """Quantize a saved model, load it, and compare what castwise tells of that."""
+    result = folder / "quantized"
     options: Any = {"recipe": recipe, **FOR}
     try:
         checkpoint.quantize_file(plain, result, scheme, **options)
@@ -81,7 +81,7 @@ def outcome(plain: Path, model: Any, recipe: str, scheme: Any, folder: Path) -> 
         return Outcome(REFUSED if is_right(refusal, model, recipe) else NEEDLESS, refusal)
     write_anyway(plain, result, recipe, scheme)
     found = loaded(model, result)
-    return Outcome(NEEDLESS if found.kind in LOADED else REFUSED, refusal, found.quantised)
+    return Outcome(NEEDLESS if found.kind in LOADED else REFUSED, refusal, found.quantized)
 
 
 def told_outcome(plain: Path, model: Any, result: Path) -> Outcome:
@@ -100,14 +100,14 @@ def told_outcome(plain: Path, model: Any, result: Path) -> Outcome:
 
 
 def write_anyway(plain: Path, result: Path, recipe: str, scheme: Any) -> None:
-    """Quantise a model that the check of its consumers would refuse."""
+    """Quantize a model that the check of its consumers would refuse."""
     options: Any = {"recipe": recipe, "consumer": None}
     with mock.patch(f"{derived_checkpoint.__name__}.check_consumers"):
         checkpoint.quantize_file(plain, result, scheme, **options)
 
 
 def loaded(model: Any, result: Path, *, is_decoded: bool = False) -> Outcome:
-    """Load a quantised model, and what castwise decodes; compare all tensors and all results."""
+    """Load a quantized model, and what castwise decodes; compare all tensors and all results."""
     found = checkpoint.inspect(result).quantization
     number = 0 if found is None else len(found.weights)
     if not (decoded := result.with_name("decoded")).exists():
@@ -122,7 +122,7 @@ def loaded(model: Any, result: Path, *, is_decoded: bool = False) -> Outcome:
         try:
             peer, lacks = load(model, result, **options)
         except AttributeError as error:
-            # Some classes initialise `weight` of every layer, which one with packed codes has not.
+            # Some classes initialize `weight` of every layer, which one with packed codes has not.
             if not _is_initialization(error):
                 raise
             kind = BY_OPTION
@@ -131,7 +131,7 @@ def loaded(model: Any, result: Path, *, is_decoded: bool = False) -> Outcome:
         return Outcome("not loaded", f"{type(error).__name__}: {error}", number)
     if lacks:
         return Outcome("keys", str(lacks), number)
-    return compared(model, peer, expected) or Outcome(kind, quantised=number)
+    return compared(model, peer, expected) or Outcome(kind, quantized=number)
 
 
 def compared(model: Any, peer: Any, expected: Any) -> Outcome | None:
@@ -149,7 +149,7 @@ def compared(model: Any, peer: Any, expected: Any) -> Outcome | None:
 def different_results(model: Any, peer: Any, expected: Any) -> list[int]:
     """Number the results that differ, of the first inputs that the model takes.
 
-    Equal weights have the dtypes of the quantised model's: it holds fewer of them in float32.
+    Equal weights have the dtypes of the quantized model's: it holds fewer of them in float32.
     """
     dtypes = {name: value.dtype for name, value in peer.named_parameters()}
     for name, value in expected.named_parameters():
@@ -200,7 +200,7 @@ def is_same(one: Any, other: Any) -> bool:
 def is_near(one: Any, other: Any) -> bool:
     """Return True for results that differ by the rounding of a few sums in their dtype.
 
-    Some classes multiply by a quantised layer in another order: Mamba calls `dt_proj` as a module.
+    Some classes multiply by a quantized layer in another order: Mamba calls `dt_proj` as a module.
     """
     if is_same(one, other):
         return True
@@ -211,7 +211,7 @@ def is_near(one: Any, other: Any) -> bool:
 
 
 def _is_initialization(error: AttributeError) -> bool:
-    """Return True if a class's own initialisation of weights has failed."""
+    """Return True if a class's own initialization of weights has failed."""
     trace, names = error.__traceback__, []
     while trace is not None:
         names.append(trace.tb_frame.f_code.co_name)
@@ -230,7 +230,7 @@ def is_right(refusal: str, model: Any, recipe: str) -> bool:
     ]
     if recipe == "gpt-oss":
         return bool(model.config.model_type != "gpt_oss")
-    if "no weight in it would be quantised" in refusal:
+    if "no weight in it would be quantized" in refusal:
         return not [name for name in linear if not HEADS.search(name)]
     if "as (in, out)" in refusal:
         return any(isinstance(module, transformers.Conv1D) for module in modules.values())

@@ -1,4 +1,4 @@
-"""What engines join and build unquantised, beside what their sources say, read by hand.
+"""What engines join and build unquantized, beside what their sources say, read by hand.
 
 The sources are those of vLLM 0.33.0, SGLang 0.5.23 and mlx-lm 0.32.2.
 """
@@ -104,7 +104,7 @@ def test_modules_that_an_engine_joins(engines: tuple[str, ...], model: str, grou
         (("mlx-lm",), "deepseek_v3", "model.layers.9.mlp.gate"),
     ],
 )
-def test_modules_that_an_engine_builds_unquantised(
+def test_modules_that_an_engine_builds_unquantized(
     engines: tuple[str, ...], model: str, module: str
 ) -> None:
     for engine in engines:
@@ -126,14 +126,14 @@ def test_modules_that_an_engine_builds_unquantised(
         ("mlx-lm", "gpt_oss", "model.layers.0.mlp.router"),
     ],
 )
-def test_modules_that_an_engine_quantises_alone(engine: str, model: str, module: str) -> None:
+def test_modules_that_an_engine_quantizes_alone(engine: str, model: str, module: str) -> None:
     rules = find_engines(model)[engine]
     assert not rules.keeps(module)
     assert rules.partners(module) == (module,)
 
 
-def test_a_decision_of_the_format_counts_as_unquantised() -> None:
-    """SGLang's Qwen3-Next has no quantised qkv_proj in one format (`get_name()`)."""
+def test_a_decision_of_the_format_counts_as_unquantized() -> None:
+    """SGLang's Qwen3-Next has no quantized qkv_proj in one format (`get_name()`)."""
     rules = find_engines("Qwen3NextForCausalLM")["sglang"]
     assert "model.layers.#.self_attn.q_proj" in rules.open_modules
     assert rules.keeps("model.layers.0.self_attn.q_proj")

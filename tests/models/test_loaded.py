@@ -64,9 +64,9 @@ def test_the_table_of_consumers_is_what_loads(
     model.save_pretrained(tmp_path / "plain")
     row = next(row for row in find_consumer("transformers").loads if row.recipe == recipe)
     try:
-        loading.write_anyway(tmp_path / "plain", tmp_path / "quantised", recipe, scheme)
+        loading.write_anyway(tmp_path / "plain", tmp_path / "quantized", recipe, scheme)
     except CheckpointError:
         loads = False  # nobody stores it so
     else:
-        loads = loading.loaded(model, tmp_path / "quantised").kind == loading.EQUAL
+        loads = loading.loaded(model, tmp_path / "quantized").kind == loading.EQUAL
     assert loads == (scheme in getattr(row, form))

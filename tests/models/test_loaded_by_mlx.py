@@ -77,12 +77,12 @@ def weights(folder: Path) -> dict[str, Any]:
     return found
 
 
-def differences(quantised: Path) -> list[str]:
+def differences(quantized: Path) -> list[str]:
     """Return which parameters differ from what castwise decodes, or why it is not loaded."""
-    checkpoint.dequantize_file(quantised, decoded := quantised.with_name("decoded"), overwrite=True)
+    checkpoint.dequantize_file(quantized, decoded := quantized.with_name("decoded"), overwrite=True)
     expected = weights(decoded)
     try:
-        found = weights(quantised)
+        found = weights(quantized)
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     return [
@@ -108,15 +108,15 @@ def test_mlx_lm_loads(model_type: str, tmp_path: Path) -> None:
         folder.mkdir()
         options: Any = {"recipe": "mlx", "consumer": "mlx-lm"}
         try:
-            checkpoint.quantize_file(plain, folder / "quantised", scheme, **options)
+            checkpoint.quantize_file(plain, folder / "quantized", scheme, **options)
         except checkpoint.CheckpointError as error:
             if loading.NOT_LOADED not in str(error):
                 continue
-            loading.write_anyway(plain, folder / "quantised", "mlx", scheme)
-            if not differences(folder / "quantised"):
+            loading.write_anyway(plain, folder / "quantized", "mlx", scheme)
+            if not differences(folder / "quantized"):
                 wrong[scheme] = f"refused needlessly: {error}"
             continue
-        if names := differences(folder / "quantised"):
+        if names := differences(folder / "quantized"):
             wrong[scheme] = f"{len(names)}: {'; '.join(names[:6])}"
     assert not wrong, wrong
 

@@ -231,12 +231,12 @@ def test_an_argument_goes_through_json_and_back(cls: Any, arguments: dict[str, A
 
 @pytest.mark.parametrize("cls", [cls for cls in ARGUMENTS if "Optimizer" not in cls.__name__])
 def test_another_key_is_refused_with_the_name_of_the_class(cls: Any) -> None:
-    config = {**cls(**NEEDED[cls]).get_config(), "quantise": 1}
-    with pytest.raises((TypeError, ValueError), match=f"{cls.__name__}.*'?quantise") as refused:
+    config = {**cls(**NEEDED[cls]).get_config(), "quantize": 1}
+    with pytest.raises((TypeError, ValueError), match=f"{cls.__name__}.*'?quantize") as refused:
         cls.from_config(config)
     assert "PolicyBase" not in str(refused.value)
-    with pytest.raises((TypeError, ValueError), match="quantise") as refused:
-        cls(**NEEDED[cls], quantise=1)
+    with pytest.raises((TypeError, ValueError), match="quantize") as refused:
+        cls(**NEEDED[cls], quantize=1)
     assert "PolicyBase" not in str(refused.value)
 
 

@@ -183,7 +183,7 @@ def test_what_is_not_a_config(of: State) -> None:
             ours = outcome(lambda: getattr(OURS.dtype_policies, by)(value))  # noqa: B023
             assert theirs == ours
             assert ours.error in (ValueError, TypeError)
-    # Keras hands back whatever it does not recognise, a name of a policy or not.
+    # Keras hands back whatever it does not recognize, a name of a policy or not.
     for name in ("mixed_float16", "int8_from_float32", "int4/8_from_bfloat16"):
         assert original().dtype_policies.deserialize(name) == name
         assert facts(OURS.dtype_policies.deserialize(name)) == facts(

@@ -38,7 +38,7 @@ def test_serialize_and_what_each_side_reads_of_the_others_json(name: str) -> Non
 
 
 def test_a_subclass_is_never_a_plain_dtype() -> None:
-    """It serialises under its own name, and comes back when told what that name means."""
+    """It serializes under its own name, and comes back when told what that name means."""
 
     def configs(side: Side) -> Any:
         sub = type("Sub", (side.policy,), {"__module__": __name__})

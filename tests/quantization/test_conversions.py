@@ -68,7 +68,7 @@ def containers(folder: Path, model: Decodable) -> Iterator[Path]:
 
 
 def decodable_outcomes(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """What every command makes of a quantised model in every container."""
+    """What every command makes of a quantized model in every container."""
     for source in containers(folder, DECODABLE[name]()):
         kind = "file" if source.suffix else "folder"
         for dtype, arithmetic in (
@@ -105,7 +105,7 @@ def decodable_outcomes(folder: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_outcomes(folder: Path, recipe: str, scheme: str) -> Iterator[tuple[str, str]]:
-    """What becomes of an unquantised model by a recipe and scheme."""
+    """What becomes of an unquantized model by a recipe and scheme."""
     source = write_plain(folder / "model")
     for suffix in ("", ".safetensors"):
         target = folder / f"out{suffix}"
@@ -132,7 +132,7 @@ def compare(request: pytest.FixtureRequest, name: str, found: dict[str, str]) ->
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", DECODABLE)
-def test_a_quantised_model(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+def test_a_quantized_model(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     compare(request, name, dict(decodable_outcomes(tmp_path, name)))
 
 

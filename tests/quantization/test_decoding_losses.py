@@ -201,7 +201,7 @@ def test_transcoding_codes_that_are_nan(tmp_path: Path) -> None:
     assert sum(one.count for one in summary.findings(["nan"])) == 3
 
 
-def test_quantising_to_what_is_infinite_when_it_is_decoded(tmp_path: Path) -> None:
+def test_quantizing_to_what_is_infinite_when_it_is_decoded(tmp_path: Path) -> None:
     """3e38 becomes 4 times 2**126 in MXFP4, which float32 does not hold."""
     weight = np.full((64, 64), 3e38, np.float32)
     weight[0] = 1

@@ -1,4 +1,4 @@
-"""Quantised checkpoints are decoded weight by weight, or refused."""
+"""Quantized checkpoints are decoded weight by weight, or refused."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_only_some_weights_where_a_section_is_in_another(tmp_path: Path) -> None
 
 
 def test_only_some_weights(tmp_path: Path) -> None:
-    """The others stay quantised, and the configuration says so."""
+    """The others stay quantized, and the configuration says so."""
     model, out = two_weights(), tmp_path / "out"
     source = write(tmp_path / "model", model)
     checkpoint.dequantize_file(source, out, only="b.*")

@@ -71,7 +71,7 @@ def test_other_destinations(tmp_path: Path) -> None:
         for name, array in plain.items():
             assert_same(found[name], array)
     assert len(list((tmp_path / "divided").glob("*.safetensors"))) == 3
-    with pytest.raises(CheckpointError, match="no weight in it is quantised"):
+    with pytest.raises(CheckpointError, match="no weight in it is quantized"):
         checkpoint.dequantize_file(source, source)
 
 

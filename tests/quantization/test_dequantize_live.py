@@ -48,7 +48,7 @@ def test_float8_of_transformers(
     settings = tmp_path / "plain" / "config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"num_experts_per_tok": 2}))
     quantizer = transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING["fp8"]
-    # It refuses a machine without a GPU; quantising needs none.
+    # It refuses a machine without a GPU; quantizing needs none.
     monkeypatch.setattr(quantizer, "validate_environment", lambda *_, **__: None)
     model = getattr(transformers, architecture)
     config = transformers.FineGrainedFP8Config(weight_block_size=(8, 8))

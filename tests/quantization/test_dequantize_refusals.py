@@ -288,7 +288,7 @@ def test_an_index_of_other_groups(
 
 def test_nothing_to_decode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "model", Decodable({"a.weight": np.ones((8, 8), np.float32)}, {}))
-    refused(folder, capsys, "no weight in it is quantised")
+    refused(folder, capsys, "no weight in it is quantized")
 
 
 def test_a_name_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -427,7 +427,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
         ({"threads": 0}, ValueError, "threads"),
         ({"only": 5}, TypeError, "only must be a regular expression"),
         ({"only": "("}, ValueError, "only"),
-        ({"only": "b.*"}, CheckpointError, "matches no quantised weight"),
+        ({"only": "b.*"}, CheckpointError, "matches no quantized weight"),
     ):
         with pytest.raises(kind, match=match):
             checkpoint.dequantize_file(folder, out, **options)

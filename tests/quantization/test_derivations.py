@@ -41,12 +41,12 @@ def derivations(request: Request, destination: Path) -> set[str]:
 
 
 def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
-    quantised, other = tmp_path / "quantised", tmp_path / "new"
+    quantized, other = tmp_path / "quantized", tmp_path / "new"
     encode = Quantize(source=model, scheme="nvfp4", recipe="modelopt")
-    assert derivations(encode, quantised) == {"encode"}
-    checkpoint.quantize_file(model, quantised, "nvfp4", recipe="modelopt")
-    assert derivations(Dequantize(source=quantised, dtype="float32"), other) == {"decode"}
-    transcode = Transcode(source=quantised, recipe="compressed-tensors")
+    assert derivations(encode, quantized) == {"encode"}
+    checkpoint.quantize_file(model, quantized, "nvfp4", recipe="modelopt")
+    assert derivations(Dequantize(source=quantized, dtype="float32"), other) == {"decode"}
+    transcode = Transcode(source=quantized, recipe="compressed-tensors")
     assert derivations(transcode, other) == {"transcode"}
 
 

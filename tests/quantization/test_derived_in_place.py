@@ -1,4 +1,4 @@
-"""A quantised folder that is decoded loses nothing that lies beside its model."""
+"""A quantized folder that is decoded loses nothing that lies beside its model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = {
 
 
 def write_model(folder: Path, **entries: Any) -> Path:
-    """Write a quantised model as a file of torch, with entries beside its tensors."""
+    """Write a quantized model as a file of torch, with entries beside its tensors."""
     folder.mkdir()
     codes = tensor((2, 4), (4, 1), storage=Storage("torch CharStorage", "1", 8))
     weights = {"l.weight": codes, "l.weight_scale": tensor((2, 1), (1, 1), 1)}

@@ -472,7 +472,7 @@ TEMPLATES = "chat_templates"
 
 
 def test_other_splits(tmp_path: Path) -> None:
-    """Qwen's tokenizers normalise, those of Llama 3 take whole tokens and begin texts."""
+    """Qwen's tokenizers normalize, those of Llama 3 take whole tokens and begin texts."""
     file = gguf_of(tmp_path)
     left_out = dict.fromkeys(("tokenizer.ggml.add_bos_token", "tokenizer.chat_templates"))
     found = {}
@@ -757,7 +757,7 @@ KEY = "gpt-oss.attention.key_length"
         (
             {},
             {"blk.0.ffn_down_exps.weight": (30, np.ones((3, 64, 32), BF16))},
-            "'blk.0.ffn_down_exps.weight' is not quantised, and transformers has such experts",
+            "'blk.0.ffn_down_exps.weight' is not quantized, and transformers has such experts",
         ),
     ],
 )
@@ -791,7 +791,7 @@ def test_verify_finds_a_difference(tmp_path: Path) -> None:
     assert found.index == (HEAD // 2 + 1, 0)
 
 
-def test_a_quantised_embedding(tmp_path: Path) -> None:
+def test_a_quantized_embedding(tmp_path: Path) -> None:
     """It is decoded, as transformers has no other; nothing else of it could be loaded."""
     codes = np.random.default_rng(0).integers(0, 100, (262, 2, 17), np.uint8)
     file = changed(gguf_of(tmp_path), tensors={"token_embd.weight": (39, codes)})
@@ -806,7 +806,7 @@ def test_a_quantised_embedding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "dtype"), [(0, "float32"), (1, "float16"), (30, "bfloat16")])
 def test_plain_files(tmp_path: Path, kind: int, dtype: str) -> None:
-    """One without quantised weights is a folder whose tensors are as they were, but vectors."""
+    """One without quantized weights is a folder whose tensors are as they were, but vectors."""
     source, _ = models("llama", tmp_path)
     checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
     checkpoint.dequantize_file(tmp_path / "out.gguf", tmp_path / "wanted", "float32")

@@ -72,7 +72,7 @@ def attention() -> Any:
 
 
 def calibrated(make: Callable[[], Any], mode: str) -> Any:
-    """Quantise each layer by the algorithm of Keras, on random inputs."""
+    """Quantize each layer by the algorithm of Keras, on random inputs."""
     keras.utils.set_random_seed(3)
     model, draw = make(), np.random.default_rng(4)
     for layer in leaves(model):
@@ -264,7 +264,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "5 variables.* layer of 6",
     ),
     "no bias": ('"use_bias": true', '"use_bias": false', "5 variables.* layer of 4"),
-    "not quantised": ('"mode": "gptq/4/4", ', "", "None of Keras' Dense"),
+    "not quantized": ('"mode": "gptq/4/4", ', "", "None of Keras' Dense"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Quantised models of the real Keras are decoded to what Keras itself makes of their codes."""
+"""Quantized models of the real Keras are decoded to what Keras itself makes of their codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 # Keras on numpy makes arrays of variables in a way that numpy 2 no longer likes; its models warn of
-# every layer that they do not quantise.
+# every layer that they do not quantize.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning"),
@@ -64,8 +64,8 @@ def functional() -> Any:
     return keras.Model(tokens, layers.Dense(4, name="dense")(x))
 
 
-def quantised(make: Callable[[], Any], policy: str = "float32", **options: Any) -> Any:
-    """Make a model, and quantise it."""
+def quantized(make: Callable[[], Any], policy: str = "float32", **options: Any) -> Any:
+    """Make a model, and quantize it."""
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(policy)
     try:
@@ -77,7 +77,7 @@ def quantised(make: Callable[[], Any], policy: str = "float32", **options: Any) 
 
 
 def decoded(layer: Any) -> Array | None:
-    """Compute the weight of a quantised layer as Keras does to merge LoRA weights, in float32."""
+    """Compute the weight of a quantized layer as Keras does to merge LoRA weights, in float32."""
     codes = getattr(
         layer, "_embeddings" if isinstance(layer, layers.Embedding) else "_kernel", None
     )
@@ -135,7 +135,7 @@ def test_keras_loads_what_is_decoded(
     tmp_path: Path, make: Callable[[], Any], mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights of the plain model have the bits that Keras computes; so has their file alone."""
-    model = quantised(make, **MODES[mode])
+    model = quantized(make, **MODES[mode])
     source = tmp_path / "in.keras"
     model.save(source)
     summary = checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
@@ -168,7 +168,7 @@ def test_keras_loads_what_is_decoded(
 @pytest.mark.parametrize("mode", MODES)
 def test_attention(tmp_path: Path, mode: str) -> None:
     """Keras states the attention layer alone, and cannot load its file; the plain one it can."""
-    model = quantised(attention, **MODES[mode])
+    model = quantized(attention, **MODES[mode])
     model.save(source := tmp_path / "in.keras")
     with pytest.raises(ValueError, match="could not be loaded"):
         keras.saving.load_model(source)
@@ -208,7 +208,7 @@ def of_hub(embedding: Any = layers.ReversibleEmbedding, **options: Any) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_layers_of_keras_hub(tmp_path: Path, mode: str) -> None:
-    model = quantised(of_hub, **MODES[mode])
+    model = quantized(of_hub, **MODES[mode])
     model.save(source := tmp_path / "in.keras")
     checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
     custom = {"CachedMultiHeadAttention": CachedMultiHeadAttention}
@@ -221,16 +221,16 @@ def test_layers_of_keras_hub(tmp_path: Path, mode: str) -> None:
 
 
 def test_embeddings_of_two_tables_are_refused(tmp_path: Path) -> None:
-    model = quantised(lambda: of_hub(tie_weights=False), mode="int8")
+    model = quantized(lambda: of_hub(tie_weights=False), mode="int8")
     model.save(source := tmp_path / "in.keras")
     with pytest.raises(CheckpointError, match=r"ReversibleEmbedding with weights of their own"):
         checkpoint.dequantize_file(source, tmp_path / "out.keras")
     assert not (tmp_path / "out.keras").exists()
 
 
-def test_subclasses_that_keras_does_not_quantise(tmp_path: Path) -> None:
-    """KerasHub's embedding stays as it is in a model that is quantised."""
-    model = quantised(lambda: of_hub(OfHub), mode="int8")
+def test_subclasses_that_keras_does_not_quantize(tmp_path: Path) -> None:
+    """KerasHub's embedding stays as it is in a model that is quantized."""
+    model = quantized(lambda: of_hub(OfHub), mode="int8")
     model.save(source := tmp_path / "in.keras")
     checkpoint.dequantize_file(source, tmp_path / "out.keras", "float32")
     with h5py_of(tmp_path / "out.keras") as found, h5py_of(source) as old:
@@ -246,7 +246,7 @@ def h5py_of(path: Path) -> Any:
 
 
 def test_attention_of_float8(tmp_path: Path) -> None:
-    model = quantised(attention, mode="float8")
+    model = quantized(attention, mode="float8")
     model.save(source := tmp_path / "in.keras")
     checkpoint.dequantize_file(source, tmp_path / "out.keras")
     plain = keras.saving.load_model(tmp_path / "out.keras")
@@ -291,12 +291,12 @@ def test_lora_is_merged_by_keras(tmp_path: Path, mode: str, when: str) -> None:
             kernel = getattr(layer, "_embeddings", None)
             kernel = layer._kernel if kernel is None else kernel
             np.testing.assert_array_equal(np.asarray(kernel), expected[layer.name])
-    unadapted = {one.name: decoded(one) for one in leaves(quantised(functional, **MODES[mode]))}
+    unadapted = {one.name: decoded(one) for one in leaves(quantized(functional, **MODES[mode]))}
     assert not any(np.array_equal(unadapted[one.name], expected[one.name]) for one in adapted)
 
 
 def test_policies_and_everything_else_of_the_file(tmp_path: Path) -> None:
-    model = quantised(sequential, "mixed_bfloat16", mode="int8")
+    model = quantized(sequential, "mixed_bfloat16", mode="int8")
     model.save(source := tmp_path / "in.keras")
     checkpoint.dequantize_file(source, tmp_path / "out.keras")
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(tmp_path / "out.keras") as new:
@@ -315,7 +315,7 @@ def test_policies_and_everything_else_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["int8", "int4 of blocks"])
 @pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
 def test_scales_of_every_dtype(tmp_path: Path, mode: str, policy: str) -> None:
-    model = quantised(sequential, policy, **MODES[mode])
+    model = quantized(sequential, policy, **MODES[mode])
     model.save(source := tmp_path / "in.keras")
     checkpoint.dequantize_file(source, out := tmp_path / "out.safetensors", "float32")
     found = checkpoint.load(out)
@@ -325,10 +325,10 @@ def test_scales_of_every_dtype(tmp_path: Path, mode: str, policy: str) -> None:
 
 
 def test_float8_loses_its_scales(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = quantised(sequential, mode="float8")
+    model = quantized(sequential, mode="float8")
     model.save(source := tmp_path / "in.keras")
     summary = checkpoint.dequantize_file(source, tmp_path / "out.keras")
-    assert "left out, as an unquantised model has none" in caplog.text
+    assert "left out, as an unquantized model has none" in caplog.text
     assert all(row.target is None for row in summary.rows)
     plain = keras.saving.load_model(tmp_path / "out.keras")
     wanted = [np.asarray(one.kernel) for one in leaves(model) if hasattr(one, "kernel")]
@@ -360,7 +360,7 @@ def test_weights_alone(tmp_path: Path) -> None:
         (sequential, {"mode": "int4"}),
         (functional, {"mode": "int8"}),
     ):
-        quantised(model, **options).save_weights(source)
+        quantized(model, **options).save_weights(source)
         with pytest.raises(CheckpointError, match=r"shapes do not tell.*\.keras"):
             checkpoint.dequantize_file(source, tmp_path / "no.weights.h5")
         assert not (tmp_path / "no.weights.h5").exists()
@@ -418,7 +418,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"config": lambda text: text.replace("int4/-1", "int4/4")},
         "3 variables.* layer of 5",
     ),
-    "not quantised, says the model": (
+    "not quantized, says the model": (
         "int8",
         {
             "config": lambda text: text.replace(
@@ -446,7 +446,7 @@ def test_a_fault_is_refused(tmp_path: Path, name: str) -> None:
             [keras.Input((10,)), layers.Dense(7, name="dense"), layers.Dense(5, name="dense_1")]
         )
 
-    refuses(tmp_path, quantised(make, **MODES[mode]), change, words)
+    refuses(tmp_path, quantized(make, **MODES[mode]), change, words)
 
 
 def refuses(folder: Path, model: Any, change: dict[str, Any], words: str) -> None:
@@ -464,7 +464,7 @@ def refuses(folder: Path, model: Any, change: dict[str, Any], words: str) -> Non
     [('"class_name": "Sequential"', '"class_name": []'), ('"dtype": "float32"', '"dtype": null')],
 )
 def test_what_is_not_known_of_other_layers_is_kept(tmp_path: Path, old: str, new: str) -> None:
-    model = quantised(sequential, mode="int8")
+    model = quantized(sequential, mode="int8")
     model.save(tmp_path / "in.keras")
     source = changed(
         tmp_path / "in.keras", tmp_path / "a.keras", lambda text: text.replace(old, new)
@@ -478,7 +478,7 @@ def test_what_is_not_known_of_other_layers_is_kept(tmp_path: Path, old: str, new
 
 def test_only_is_refused(tmp_path: Path) -> None:
     """One policy of a model can be of any layer, but castwise changes them all."""
-    quantised(sequential, mode="int8").save(source := tmp_path / "in.keras")
+    quantized(sequential, mode="int8").save(source := tmp_path / "in.keras")
     with pytest.raises(CheckpointError, match="decode all of it"):
         checkpoint.dequantize_file(source, tmp_path / "out.keras", only="layers/dense/vars/0")
 
@@ -534,7 +534,7 @@ def test_a_fault_of_attention_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_groups_of_attention_begin_with_0(tmp_path: Path) -> None:
-    model = quantised(attention, **MODES["int4 of blocks"])
+    model = quantized(attention, **MODES["int4 of blocks"])
     model.save(tmp_path / "in.keras")
     found: list[str] = []
     with zipfile.ZipFile(tmp_path / "in.keras") as file, file.open("model.weights.h5") as weights:

@@ -1,4 +1,4 @@
-"""Tensors that are read where they are indexed, and rows of stacks of quantised arrays."""
+"""Tensors that are read where they are indexed, and rows of stacks of quantized arrays."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_an_entry_with_a_mode_alone(tmp_path: Path, mode: str) -> None:
         ({"mode": "nvfp4"}, "states nvfp4, but the payload is beside scales and biases"),
         ({"mode": "fp2"}, "states the mode 'fp2'"),
         ({"bits": 8, "zeta": 2}, "'zeta'"),
-        (False, "is not quantised"),
+        (False, "is not quantized"),
     ],
 )
 def test_refusals(

@@ -1,4 +1,4 @@
-"""Weights are decoded, quantised and transcoded by executors and in parts: as in one run."""
+"""Weights are decoded, quantized and transcoded by executors and in parts: as in one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from castwise.checkpoint.running import _executors
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.cli import main
 from producer_models import MODELS
-from producer_models import write as write_quantised
+from producer_models import write as write_quantized
 from producer_models.gguf import gguf_file, sample
 from producer_models.keras import calibrated, saved
 from sharded_folder import contents
@@ -87,7 +87,7 @@ def assert_alike(tmp_path: Path, run: Run, executor: Executor, count: int) -> No
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
-def test_quantised(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
+def test_quantized(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
     source = write_plain(tmp_path / "model")
 
     def run(new: Path, **more: Any) -> checkpoint.CastSummary:
@@ -100,7 +100,7 @@ def test_quantised(tmp_path: Path, workers: int, options: dict[str, Any]) -> Non
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_decoded(tmp_path: Path, name: str) -> None:
-    source = write_quantised(tmp_path / "model", MODELS[name]())
+    source = write_quantized(tmp_path / "model", MODELS[name]())
 
     def run(new: Path, **more: Any) -> checkpoint.CastSummary:
         return checkpoint.dequantize_file(source, new, **more)
@@ -209,7 +209,7 @@ def test_parts_of_another_scheme(tmp_path: Path) -> None:
 
 def test_a_configuration_that_was_changed(tmp_path: Path) -> None:
     """Scales of blocks of 128 and of 136 rows may have one shape; parts must mean the same."""
-    source = write_quantised(tmp_path / "model", MODELS["deepseek, scales of float32"]())
+    source = write_quantized(tmp_path / "model", MODELS["deepseek, scales of float32"]())
     new, config = tmp_path / "new", source / "config.json"
     checkpoint.dequantize_file(source, new, part="1/2")
     config.write_text(config.read_text() + " ")
@@ -223,7 +223,7 @@ def test_a_configuration_that_was_changed(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_named_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_quantised(tmp_path / "model", MODELS["deepseek, scales of float32"]())
+    write_quantized(tmp_path / "model", MODELS["deepseek, scales of float32"]())
     monkeypatch.chdir(tmp_path)
     alone = checkpoint.dequantize_file("model", "alone")
     for part, source in (("1/2", "model"), ("2/2", tmp_path / "model")):
@@ -238,11 +238,11 @@ def test_an_infinite_weight_in_a_part(tmp_path: Path) -> None:
     source, new, other = (tmp_path / f"{name}.safetensors" for name in ("model", "new", "other"))
     checkpoint.save(source, {"a.weight": np.ones((64, 64), np.float32), "b.weight": array})
     checkpoint.quantize_file(source, new, "mxfp4", part="1/2")
-    with pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantised: .* infinite"):
+    with pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantized: .* infinite"):
         checkpoint.quantize_file(source, new, "mxfp4", part="2/2")
     with (
         ThreadPoolExecutor(2) as executor,
-        pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantised: .* infinite"),
+        pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantized: .* infinite"),
     ):
         checkpoint.quantize_file(source, other, "mxfp4", executor=executor)
     assert not new.exists()
@@ -286,8 +286,8 @@ def test_workers_of_a_cluster(
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     source = write_plain(tmp_path / "model")
     if command != "quantize":
-        checkpoint.quantize_file(source, tmp_path / "quantised", "nvfp4")
-        source = tmp_path / "quantised"
+        checkpoint.quantize_file(source, tmp_path / "quantized", "nvfp4")
+        source = tmp_path / "quantized"
     options = {"quantize": ["--scheme", "mxfp4"], "transcode": ["--to", "modelopt"]}
     given = [command, str(source)], options.get(command, [])
     new, alone = (str(tmp_path / name) for name in ("new", "alone"))

@@ -192,7 +192,7 @@ def test_strides_change_nothing(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
-def test_a_stack_is_quantised_matrix_by_matrix(scheme: str) -> None:
+def test_a_stack_is_quantized_matrix_by_matrix(scheme: str) -> None:
     x = normal(2, 3, 40, 96)
     q = quantize(x, scheme)
     assert dequantize(q).shape == x.shape

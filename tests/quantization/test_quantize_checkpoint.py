@@ -1,4 +1,4 @@
-"""Checkpoints are quantised as a producer stores them, or refused."""
+"""Checkpoints are quantized as a producer stores them, or refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fused(name: str) -> list[str]:
 
 
 def expected(name: str, recipe: str, scheme: str) -> Any:
-    """Quantise one weight as an array, with the largest magnitude of all that it is fused with."""
+    """Quantize one weight as an array, with the largest magnitude of all that it is fused with."""
     more = options(recipe, scheme)
     if scheme == "nvfp4" and recipe in ("compressed-tensors", "modelopt"):
         largest = [np.abs(WEIGHTS[one].astype(np.float64)).max() for one in fused(name)]
@@ -145,7 +145,7 @@ def test_slabs_and_threads_do_not_matter(
         ("fp8_tensor", "modelopt", 2),
     ],
 )
-def test_each_weight_is_read_and_quantised_once(
+def test_each_weight_is_read_and_quantized_once(
     tmp_path: Path, scheme: str, recipe: str, readings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scale of the whole tensor costs one more reading; wide scales stand before payloads."""
@@ -164,7 +164,7 @@ def test_each_weight_is_read_and_quantised_once(
         read(self, name, begin, data)
 
     def count_elements(array: Any, *arguments: Any) -> Any:
-        done["quantised"] += array.size
+        done["quantized"] += array.size
         return quantize(array, *arguments)
 
     checkpoint.quantize_file(source, tmp_path / "first", scheme, recipe=recipe)  # plans the parts
@@ -174,7 +174,7 @@ def test_each_weight_is_read_and_quantised_once(
     checkpoint.quantize_file(source, tmp_path / "second", scheme, recipe=recipe, threads=2)
     elements = sum(map(math.prod, shapes.values()))
     assert done["read"] == readings * 2 * elements
-    assert elements <= done["quantised"] <= 1.001 * elements
+    assert elements <= done["quantized"] <= 1.001 * elements
     stored = sum(array.nbytes for array in checkpoint.load(tmp_path / "second").values())
     done.clear()
     checkpoint.dequantize_file(tmp_path / "second", tmp_path / "third")
@@ -247,7 +247,7 @@ def test_what_compressed_tensors_states(tmp_path: Path) -> None:
 
 
 def test_integers_of_channels_are_packed(tmp_path: Path) -> None:
-    """Integers of eight bits are packed like others: what is not has quantised inputs."""
+    """Integers of eight bits are packed like others: what is not has quantized inputs."""
     source, out = write(tmp_path / "model"), tmp_path / "out"
     checkpoint.quantize_file(source, out, "int8_channel")
     found = checkpoint.load(out)
@@ -379,7 +379,7 @@ def test_files(tmp_path: Path) -> None:
         assert_values(found["a.weight"], dequantize(made[0]))
         assert_values(found["b.weight"], dequantize(made[1]))
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) == 2
-    with pytest.raises(CheckpointError, match=r"out\.npz: a quantised checkpoint is a folder"):
+    with pytest.raises(CheckpointError, match=r"out\.npz: a quantized checkpoint is a folder"):
         checkpoint.quantize_file(source, tmp_path / "out.npz", "fp8_block")
     with pytest.raises(CheckpointError, match="mlx states how weights are stored"):
         checkpoint.quantize_file(source, tmp_path / "out.safetensors", "mxfp4", recipe="mlx")
@@ -440,7 +440,7 @@ def test_in_place_and_again(tmp_path: Path) -> None:
     for path in (tmp_path / "out").iterdir():
         if path.is_file():
             assert (source / path.name).read_bytes() == path.read_bytes()
-    with pytest.raises(CheckpointError, match=r"quantised already .*: castwise dequantize"):
+    with pytest.raises(CheckpointError, match=r"quantized already .*: castwise dequantize"):
         checkpoint.quantize_file(source, source, "fp8_block")
 
 
@@ -475,7 +475,7 @@ def test_what_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not out.exists()
     assert "fp8_block" in capsys.readouterr().out
     assert main([*command, "--report", str(tmp_path / "report.json")]) == 0
-    assert "7 tensors quantised, 6 kept" in capsys.readouterr().out
+    assert "7 tensors quantized, 6 kept" in capsys.readouterr().out
     report = json.loads((tmp_path / "report.json").read_text())
     assert [one["name"] for one in report["tensors"]] == [row.name for row in plan.rows]
     (row,) = (one for one in report["tensors"] if one["name"] == DOWN)
@@ -506,7 +506,7 @@ def stacked(folder: Path) -> Path:
     return write(folder, {"a.mlp.experts.gate_up_proj": weight(2, 64, 64), "b.weight": weight(4)})
 
 
-def quantised(folder: Path) -> Path:
+def quantized(folder: Path) -> Path:
     checkpoint.quantize_file(write(folder), folder, "mxfp4", overwrite=True)
     return folder
 
@@ -561,7 +561,7 @@ REFUSED: dict[str, tuple[Any, list[str], list[str]]] = {
         ["block 64x32", "fp8_block", "128x128"],
     ),
     "ignore": (write, ["mxfp4", "--ignore", "q_prj"], ["--ignore q_prj matches no tensor"]),
-    "quantised": (quantised, ["nvfp4"], ["quantised already", "castwise dequantize"]),
+    "quantized": (quantized, ["nvfp4"], ["quantized already", "castwise dequantize"]),
     "infinite": (with_infinity, ["fp8_channel"], [repr(OUT), "infinite", "--ignore"]),
     "infinite, first pass": (with_infinity, ["fp8_tensor"], [repr(OUT), "infinite"]),
     "NaN beside what is fused": (with_nan, ["nvfp4"], [repr(K), "NaN"]),
@@ -605,7 +605,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
     for given, words in (
         ({}, "give a scheme"),
         ({"scheme": "nvfp4", "dtype_map": {"default": "mxfp4"}}, "is another"),
-        ({"dtype_map": {".*norm.*": "fp8_channel"}}, "no weight in it would be quantised"),
+        ({"dtype_map": {".*norm.*": "fp8_channel"}}, "no weight in it would be quantized"),
         (
             {"dtype_map": {"model.layers.0.input_layernorm.weight": "fp8_channel"}},
             "a weight is a matrix",

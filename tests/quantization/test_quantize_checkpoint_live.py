@@ -1,4 +1,4 @@
-"""What is quantised loads in transformers, and decodes there to what it decodes to here."""
+"""What is quantized loads in transformers, and decodes there to what it decodes to here."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_experts_of_gpt_oss(tmp_path: Path, framework: Framework) -> None:
 
 
 def test_what_transformers_leaves(tmp_path: Path, framework: Framework) -> None:
-    """The weights that are quantised are those of its linear layers, without routers and heads."""
+    """The weights that are quantized are those of its linear layers, without routers and heads."""
     torch, transformers = framework("torch"), framework("transformers")
     settings = {**CONFIGS["DeepseekV3Model"], "hidden_size": 64, "first_k_dense_replace": 1}
     settings |= {"num_hidden_layers": 2, "kv_lora_rank": 32, "q_lora_rank": 32, "v_head_dim": 32}
@@ -75,9 +75,9 @@ def test_what_transformers_leaves(tmp_path: Path, framework: Framework) -> None:
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and name != "lm_head"
     }
-    quantised = {one.name for one in found.weights}
-    assert layers <= quantised
-    assert all(".experts." in name for name in quantised - layers)
+    quantized = {one.name for one in found.weights}
+    assert layers <= quantized
+    assert all(".experts." in name for name in quantized - layers)
     section = json.loads((tmp_path / "model" / "config.json").read_text())["quantization_config"]
     assert sorted(section["modules_to_not_convert"]) == ["lm_head", "model.layers.1.mlp.gate"]
     plain = checkpoint.load(tmp_path / "plain")

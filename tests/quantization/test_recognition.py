@@ -1,4 +1,4 @@
-"""What is quantised is recognised, and nothing else is."""
+"""What is quantized is recognized, and nothing else is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def summary(found: Quantization | None) -> set[tuple[Any, ...]]:
 
 
 def test_every_recorded_model_is_expected() -> None:
-    assert set(RECORDED) == set(record()["quantised"])
+    assert set(RECORDED) == set(record()["quantized"])
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -98,7 +98,7 @@ def narrowed(tensors: Tensors, code: str, suffix: str) -> Tensors:
 
 
 @pytest.mark.parametrize("name", record()["plain"])
-def test_a_model_that_is_not_quantised(tmp_path: Path, name: str) -> None:
+def test_a_model_that_is_not_quantized(tmp_path: Path, name: str) -> None:
     tensors = as_tensors(record()["plain"][name])
     assert found_in(tmp_path / "model", Model(tensors, PLAIN, {"format": "pt"})) is None
     for code in ("F8_E4M3", "F8_E5M2", "I8", "U8"):
@@ -125,7 +125,7 @@ def test_names_that_only_look_like_scales(tmp_path: Path, tensors: Tensors) -> N
 
 
 def test_a_configuration_that_says_more_than_the_tensors(tmp_path: Path) -> None:
-    """As a model keeps it that was decoded by a script; also one to be quantised on loading."""
+    """As a model keeps it that was decoded by a script; also one to be quantized on loading."""
     tensors: Tensors = {"a.weight": ("BF16", (8, 8)), "ids": ("I64", (8,))}
     for section in (BLOCKS_OF_128, in_config(load_in_4bit=True), in_config(quant_method="aqlm")):
         found = found_in(tmp_path / "model", Model(tensors, section, {}))
@@ -202,7 +202,7 @@ NAMED_AS_OTHERS = {
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [*LAYOUTS, *RECORDED])
-def test_what_is_left_of_a_weight_where_nothing_says_that_it_is_quantised(
+def test_what_is_left_of_a_weight_where_nothing_says_that_it_is_quantized(
     tmp_path: Path, name: str
 ) -> None:
     model = LAYOUTS[name][0] if name in LAYOUTS else recorded(name)

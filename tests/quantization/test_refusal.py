@@ -37,7 +37,7 @@ def deepseek(folder: Path, **more: Any) -> Path:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [*RECORDED, *LAYOUTS])
-def test_no_quantised_model_is_cast(tmp_path: Path, name: str) -> None:
+def test_no_quantized_model_is_cast(tmp_path: Path, name: str) -> None:
     model = recorded(name) if name in RECORDED else LAYOUTS[name][0]
     folder = write_zeros(tmp_path / "model", model)
     found = checkpoint.inspect(folder).quantization
@@ -49,7 +49,7 @@ def test_no_quantised_model_is_cast(tmp_path: Path, name: str) -> None:
         return
     dtype = "bfloat16" if codes - {"BF16", "U8", "I8", "I32", "U32", "I64"} else "float32"
     first = found.weights[0]
-    with pytest.raises(CheckpointError, match="is quantised") as error:
+    with pytest.raises(CheckpointError, match="is quantized") as error:
         checkpoint.cast_file(folder, tmp_path / "out", dtype)
     assert not (tmp_path / "out").exists()
     for part in (first.scheme or "unknown scheme", first.payload, "'keep'", "raw=True"):
@@ -62,7 +62,7 @@ def test_the_message(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as error:
         checkpoint.cast_file(folder, tmp_path / "out", "bfloat16")
     assert str(error.value) == (
-        f"{folder} is quantised: the payload 'model.layers.0.q_proj.weight' is fp8_block in blocks "
+        f"{folder} is quantized: the payload 'model.layers.0.q_proj.weight' is fp8_block in blocks "
         "of 128x128 (deepseek) with the scale 'model.layers.0.q_proj.weight_scale_inv'; "
         "'model.layers.0.q_proj.weight' would become bfloat16 (1 of 1 weights would change). "
         "To decode it: checkpoint.dequantize_file. Else map payloads and scales to 'keep' "
@@ -95,7 +95,7 @@ def test_raw_casts_codes_and_scales_as_numbers(tmp_path: Path) -> None:
         assert_same(written[name], array.astype("bfloat16"))
 
 
-def test_a_plain_cast_to_float8_is_not_quantised(tmp_path: Path) -> None:
+def test_a_plain_cast_to_float8_is_not_quantized(tmp_path: Path) -> None:
     folder, narrow, back = (tmp_path / name for name in ("model", "narrow", "back"))
     folder.mkdir()
     tensors = {"a.weight": floats(64).reshape(8, 8), "a.scale": floats(8), "norm": floats(8)}
@@ -131,7 +131,7 @@ def test_the_scales_of_a_cache_are_kept(tmp_path: Path) -> None:
     for key, what in ((r".*\.k_scale", "'model.layers.0.k_proj.k_scale' is a scale of it"),):
         with pytest.raises(CheckpointError, match=what):
             checkpoint.cast_file(folder, tmp_path / "out", {key: "bfloat16"})
-    # Of a model that is not quantised they are tensors like any other.
+    # Of a model that is not quantized they are tensors like any other.
     plain = write_zeros(tmp_path / "plain", Model({"a.k_scale": ("F32", (1,))}, {}, {}))
     checkpoint.cast_file(plain, tmp_path / "out", "bfloat16")
 
@@ -162,14 +162,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*cast, "--raw"]) == 0
 
 
-def test_inspect_shows_what_is_quantised(
+def test_inspect_shows_what_is_quantized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = deepseek(tmp_path / "model", **{"lost.weight_scale_inv": floats(1)})
     assert main(["inspect", str(folder)]) == 0
     shown = capsys.readouterr().out.split("\n\n")[2].splitlines()
     assert [" ".join(line.split()) for line in shown if "---" not in line] == [
-        "quantised weights, stated in config.json: fp8",
+        "quantized weights, stated in config.json: fp8",
         "weight scheme block producer payload with bits number",
         "model.layers.*.q_proj.weight fp8_block 128x128 deepseek weight weight_scale_inv 8.00 1",
         "orphan: lost.weight_scale_inv: a scale without its payload lost.weight",
@@ -219,7 +219,7 @@ def test_inspect_shows_what_is_quantised(
 def test_what_is_left_of_a_weight_is_named_by_every_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, array: Any
 ) -> None:
-    """Nothing else of the model is quantised, or says that anything is."""
+    """Nothing else of the model is quantized, or says that anything is."""
     folder, out = tmp_path / "model", str(tmp_path / "out")
     tensors = {"a.other.weight": floats(64, 64), name: array}
     write_sharded(folder, {"model.safetensors": tensors})
@@ -237,13 +237,13 @@ def test_what_is_left_of_a_weight_is_named_by_every_command(
     assert f"orphan: {name}: a scale without its payload" in capsys.readouterr().out
 
 
-def quantised_lines(
+def quantized_lines(
     folder: Path, tensors: Any, config: Any, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """What the command shows of quantised weights, without its table."""
+    """What the command shows of quantized weights, without its table."""
     assert main(["inspect", str(write_zeros(folder, Model(tensors, config, {})))]) == 0
     shown = capsys.readouterr().out.split("\n\n")[2].splitlines()
-    return [line for line in shown if ":" in line or line.startswith(("  ", "quantised"))]
+    return [line for line in shown if ":" in line or line.startswith(("  ", "quantized"))]
 
 
 def test_inspect_shows_what_is_wrong_once_for_all_layers(
@@ -255,8 +255,8 @@ def test_inspect_shows_what_is_wrong_once_for_all_layers(
         tensors |= {f"{name}.a.weight": ("F8_E4M3", (192, 8))}
         tensors |= {f"{name}.a.weight_scale_inv": ("F32", (3, 1))}
         tensors |= {f"{name}.b.weight": ("F8_E4M3", (8, 8)), f"{name}.k_scale": ("F32", (1,))}
-    assert quantised_lines(tmp_path / "a", tensors, BLOCKS_OF_128, capsys) == [
-        "quantised weights, stated in config.json: fp8",
+    assert quantized_lines(tmp_path / "a", tensors, BLOCKS_OF_128, capsys) == [
+        "quantized weights, stated in config.json: fp8",
         "problem: layers.*.a.weight: blocks of 128x128 need a scale of shape (2, 1), and it has "
         "(3, 1) (3 times)",
         "orphan: layers.*.b.weight: a payload without its scale layers.*.b.weight_scale_inv "
@@ -264,12 +264,12 @@ def test_inspect_shows_what_is_wrong_once_for_all_layers(
         "other scale or marker: layers.*.k_scale (3 times)",
     ]
     plain = {"a.weight": ("BF16", (8, 8))}
-    assert quantised_lines(tmp_path / "b", plain, BLOCKS_OF_128, capsys) == [
-        "quantised weights, stated in config.json: fp8",
+    assert quantized_lines(tmp_path / "b", plain, BLOCKS_OF_128, capsys) == [
+        "quantized weights, stated in config.json: fp8",
         "  no tensor is stored so",
     ]
     codes = {"a.codes": ("I8", (8, 8))}
-    shown = quantised_lines(tmp_path / "c", codes, in_config(quant_method="aqlm"), capsys)
+    shown = quantized_lines(tmp_path / "c", codes, in_config(quant_method="aqlm"), capsys)
     assert "  'aqlm' is not known to castwise: any tensor may be part of it" in shown
 
 
@@ -295,7 +295,7 @@ def test_float8_of_transformers_is_not_cast(
     transformers = framework("transformers")
     save("LlamaModel", tmp_path / "plain")
     quantizer = transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING["fp8"]
-    # It refuses a machine without a GPU; quantising needs none.
+    # It refuses a machine without a GPU; quantizing needs none.
     monkeypatch.setattr(quantizer, "validate_environment", lambda *_, **__: None)
     config = transformers.FineGrainedFP8Config(weight_block_size=(8, 8))
     made = transformers.LlamaModel.from_pretrained(tmp_path / "plain", quantization_config=config)

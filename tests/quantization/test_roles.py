@@ -139,7 +139,7 @@ def test_what_engines_join_shares_a_scale_and_a_choice(
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa"])
-def test_what_engines_hold_unquantised_is_kept(tmp_path: Path, kind: str) -> None:
+def test_what_engines_hold_unquantized_is_kept(tmp_path: Path, kind: str) -> None:
     """VLLM and SGLang build `weights_proj` with `quant_config=None`."""
     kept = f"{LAYER}self_attn.indexer.weights_proj.weight"
     source = write(
@@ -199,7 +199,7 @@ def test_an_embedding_is_named_as_a_target_or_refused(
             checkpoint.quantize_file(source, out, "int8_channel", **named, consumer=consumer)
     named = {"dtype_map": {".*embed_tokens.weight": "fp8_block"}}
     with pytest.raises(
-        CheckpointError, match="no library loads one that is quantised as by deepseek"
+        CheckpointError, match="no library loads one that is quantized as by deepseek"
     ):
         checkpoint.quantize_file(source, out, "fp8_block", **named, recipe="deepseek")
     named = {"dtype_map": {".*embed_tokens.weight": "mxfp4"}}
@@ -235,13 +235,13 @@ def test_embeddings_and_heads_get_the_scheme_too(
     assert found == [{Q}, set(shapes), {Q, "lm_head.weight"}]
 
 
-def test_embeddings_are_not_quantised_for_who_loads_none(
+def test_embeddings_are_not_quantized_for_who_loads_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write(tmp_path / "model", {EMBEDDING: (96, 64), Q: (64, 64)}, model_type="llama")
     words = ["quantize", str(source), str(tmp_path / "small"), "--scheme", "mxfp4"]
     assert main([*words, "--quantize-embeddings", "yes", "--for", "vllm"]) == 2
-    text = "--quantize-embeddings yes: vllm loads no embeddings and heads that are quantised; leave"
+    text = "--quantize-embeddings yes: vllm loads no embeddings and heads that are quantized; leave"
     assert text in capsys.readouterr().err
     assert not (tmp_path / "small").exists()
 

@@ -193,7 +193,7 @@ def _of_kind(kind: str) -> Array:
 
 
 def _read_back(folder: Path, out: Path, x: Array) -> None:
-    """Decode a model and compare its weight with what was quantised."""
+    """Decode a model and compare its weight with what was quantized."""
     checkpoint.dequantize_file(folder, out, dtype="float32")
     (found,) = checkpoint.load(out).values()
     wide = x.astype(np.float64)
@@ -211,10 +211,10 @@ def test_every_recipe_reads_its_own_weights(tmp_path: Path, row: Any, kind: str)
     x = _of_kind(kind).astype(BF16)
     x = x[None] if row.recipe == "gpt-oss" else x
     source = _folder(tmp_path / "in", {_name(row): x})
-    quantised = tmp_path / "quantised"
+    quantized = tmp_path / "quantized"
 
     def quantize_it() -> None:
-        checkpoint.quantize_file(source, quantised, row.scheme, recipe=row.recipe)
+        checkpoint.quantize_file(source, quantized, row.scheme, recipe=row.recipe)
 
     if not _holds(row, x.shape):
         with pytest.raises(checkpoint.CheckpointError, match="it has the shape"):
@@ -223,13 +223,13 @@ def test_every_recipe_reads_its_own_weights(tmp_path: Path, row: Any, kind: str)
     quantize_it()
     if (row.scheme, row.recipe) == ("fp8_block", "modelopt"):
         pytest.skip("it states no block")
-    _read_back(quantised, tmp_path / "plain", x)
+    _read_back(quantized, tmp_path / "plain", x)
     others = (one for one in WRITTEN if one.recipe != row.recipe and one.scheme == row.scheme)
     for other in others:
         form = (row.scheme, row.recipe), (row.scheme, other.recipe)
         if is_transcoded(*form) and _holds(other, x.shape):
             out = tmp_path / f"as-{other.recipe}"
-            checkpoint.transcode_file(quantised, out, other.recipe)
+            checkpoint.transcode_file(quantized, out, other.recipe)
             _read_back(out, tmp_path / f"plain-{other.recipe}", x)
 
 

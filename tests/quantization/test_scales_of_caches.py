@@ -38,7 +38,7 @@ def test_they_are_left_out_by_their_names(
     source = write(tmp_path / "in", model, **{SELF + name: np.ones(1, np.float32)})
     checkpoint.dequantize_file(source, tmp_path / "out")
     assert checkpoint.load(tmp_path / "out").keys() == {*model.plain, *KEPT}
-    assert f"left out, as an unquantised model has none: {kind}, 1: {SELF}{name}" in caplog.text
+    assert f"left out, as an unquantized model has none: {kind}, 1: {SELF}{name}" in caplog.text
     found = checkpoint.inspect(source).quantization
     assert found is not None
     assert found.others == (SELF + name,)

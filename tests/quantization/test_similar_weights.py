@@ -31,7 +31,7 @@ CONFIG = {
 
 
 def decode(folder: Path, weights: dict[str, Array], scheme: str, recipe: Any) -> dict[str, Array]:
-    """Quantise weights in a folder, and decode them."""
+    """Quantize weights in a folder, and decode them."""
     source = folder / "plain"
     source.mkdir(parents=True)
     checkpoint.save(source / "model.safetensors", weights)

@@ -1,4 +1,4 @@
-"""What stays plain beside quantised weights has the dtype that the configuration then states."""
+"""What stays plain beside quantized weights has the dtype that the configuration then states."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def test_where_nothing_is_stated_all_others_stay(tmp_path: Path) -> None:
 def test_some_weights_in_another_dtype_than_is_stated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others stay quantised, and so does the dtype that their model computes in."""
+    """The others stay quantized, and so does the dtype that their model computes in."""
     source = write(tmp_path / "in", two_weights(), BF16)
     checkpoint.dequantize_file(source, tmp_path / "same", only="b.*")
     assert caplog.text == ""
     checkpoint.dequantize_file(source, tmp_path / "out", "float16", only="b.*")
-    assert "its dtype still says 'bfloat16': a quantisation is stated beside it" in caplog.text
+    assert "its dtype still says 'bfloat16': a quantization is stated beside it" in caplog.text
     loaded = checkpoint.load(tmp_path / "out")
     assert loaded["b.weight"].dtype == np.float16
     for key, array in plain(BF16).items():
@@ -131,7 +131,7 @@ def test_some_weights_in_another_dtype_than_is_stated(
 
 
 @pytest.mark.parametrize("recipe", ["deepseek", "compressed-tensors", "modelopt", "mlx"])
-def test_the_configuration_follows_what_a_map_casts_beside_quantised_weights(
+def test_the_configuration_follows_what_a_map_casts_beside_quantized_weights(
     tmp_path: Path, recipe: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheme = "mxfp8_e4m3" if recipe == "mlx" else "fp8_block"

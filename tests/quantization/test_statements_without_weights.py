@@ -1,4 +1,4 @@
-"""What states a quantisation that no tensor has, and methods that castwise does not decode."""
+"""What states a quantization that no tensor has, and methods that castwise does not decode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STALE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "blocks": ({KEY: {"quant_method": "fp8", "weight_block_size": [128, 128]}}, {}, "fp8"),
     "a method that castwise does not know": ({KEY: {"quant_method": "aqlm"}}, {}, "aqlm"),
     "the method by another key": ({KEY: {"method": "svdquant"}}, {}, "svdquant"),
-    "to be quantised on loading": ({KEY: {"load_in_4bit": True}}, {}, "bitsandbytes"),
+    "to be quantized on loading": ({KEY: {"load_in_4bit": True}}, {}, "bitsandbytes"),
     "a key of its own": ({"quantization": {"bits": 4, "group_size": 64}}, {}, "mlx"),
     "a part": ({"text_config": {KEY: {"quant_method": "gptq", "bits": 4}}}, {}, "gptq"),
     "a file": ({}, {"hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}}, "modelopt"),
@@ -78,7 +78,7 @@ def test_dequantize_removes_a_stale_statement(
     assert json.loads((out / "config.json").read_text()) == MODEL | (
         {"text_config": {}} if "text_config" in config else {}
     )
-    checkpoint.quantize_file(out, tmp_path / "quantised", "fp8_tensor")
+    checkpoint.quantize_file(out, tmp_path / "quantized", "fp8_tensor")
 
 
 @pytest.mark.parametrize("case", STALE.values(), ids=STALE)
@@ -101,11 +101,11 @@ def test_commands_that_write_nothing(
     for command in ("diff", "verify"):
         caplog.clear()
         assert main([command, str(plain), str(source)]) == 0
-        assert "no weight is quantised as" in caplog.text
+        assert "no weight is quantized as" in caplog.text
         assert "removed" not in caplog.text
     assert main(["advise", str(source), "--error", "0.1"]) == 2
     said = capsys.readouterr().err
-    assert "no weight is quantised, and" in said
+    assert "no weight is quantized, and" in said
     assert "castwise dequantize of the folder removes that" in said
 
 
@@ -140,7 +140,7 @@ def test_a_stale_statement_in_metadata(tmp_path: Path) -> None:
 def test_one_file_of_a_folder_is_no_whole_model(tmp_path: Path) -> None:
     """What is stated beside it may be of another file."""
     source = write(tmp_path / "in", {KEY: {"quant_method": "fp8"}}, {}) / "model.safetensors"
-    with pytest.raises(CheckpointError, match="no weight in it is quantised"):
+    with pytest.raises(CheckpointError, match="no weight in it is quantized"):
         checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
 
 

@@ -1,4 +1,4 @@
-"""Quantised checkpoints are transcoded with the same values, or refused."""
+"""Quantized checkpoints are transcoded with the same values, or refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def section(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("old", "new"), [(CT, MODELOPT), (MODELOPT, CT)])
 @pytest.mark.parametrize("scheme", ["nvfp4", "mxfp8_e4m3"])
 def test_a_folder(tmp_path: Path, old: str, new: str, scheme: str) -> None:
-    """The values are the same, and it is what quantising to that form would have stated."""
+    """The values are the same, and it is what quantizing to that form would have stated."""
     source, there = write(tmp_path / "plain"), tmp_path / "there"
     checkpoint.quantize_file(source, tmp_path / "model", scheme, recipe=old)
     checkpoint.quantize_file(source, there, scheme, recipe=new)
@@ -148,7 +148,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert sorted(tmp_path.rglob("*")) == before
 
     plain = write(tmp_path / "plain")
-    refused(plain, CT, "no weight in it is quantised", "castwise quantize")
+    refused(plain, CT, "no weight in it is quantized", "castwise quantize")
     refused(plain, "mlx", "--to mlx: ", "castwise dequantize")
     made = {}
     for name, more in (

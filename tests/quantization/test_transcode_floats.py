@@ -223,9 +223,9 @@ def test_float8_of_comfy(tmp_path: Path, recipe: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """Give the same model by a scheme and a recipe; it is to be read only."""
-    folder = tmp_path_factory.mktemp("quantised")
+    folder = tmp_path_factory.mktemp("quantized")
     plain = write(folder / "plain")
 
     @cache
@@ -242,12 +242,12 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 @pytest.mark.parametrize("old", [CT, MODELOPT, COMFY])
 @pytest.mark.parametrize("new", [CT, MODELOPT, COMFY])
 def test_from_each_to_each(
-    tmp_path: Path, quantised: Callable[[str, str], Path], scheme: str, old: str, new: str
+    tmp_path: Path, quantized: Callable[[str, str], Path], scheme: str, old: str, new: str
 ) -> None:
     """What is written is what the new producer would state of such weights."""
     if old == new or (scheme == "fp8_channel" and COMFY in (old, new)):
         return
-    source, expected, out = quantised(scheme, old), quantised(scheme, new), tmp_path / "out"
+    source, expected, out = quantized(scheme, old), quantized(scheme, new), tmp_path / "out"
     checkpoint.transcode_file(source, out, new)
     assert checkpoint.verify(source, out, arithmetic="exact").equal
     found, there = (

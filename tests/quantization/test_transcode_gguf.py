@@ -220,10 +220,10 @@ def test_it_is_a_gguf_file_already(tmp_path: Path) -> None:
 
 def test_experts_of_their_own(tmp_path: Path) -> None:
     """Experts that compressed-tensors stores one by one are stacked in their order."""
-    tensors, quantised = of_experts(tmp_path / "model", r".*(up|q)_proj\.weight")
+    tensors, quantized = of_experts(tmp_path / "model", r".*(up|q)_proj\.weight")
     at, out = AT, tmp_path / "out.gguf"
-    checkpoint.transcode_file(quantised, out, "gguf")
-    stored = checkpoint.load(quantised)
+    checkpoint.transcode_file(quantized, out, "gguf")
+    stored = checkpoint.load(quantized)
     stated, found = parsed(out)
     assert stated["general.architecture"] == "qwen3moe"
     assert stated["qwen3moe.expert_feed_forward_length"] == INNER
@@ -243,7 +243,7 @@ def test_experts_of_their_own(tmp_path: Path) -> None:
     assert kind == 30
     assert_same(array, np.stack(ups))
     before = sum(array.nbytes for array in stored.values())
-    rows = checkpoint.transcode_file(quantised, out, "gguf", overwrite=True).rows
+    rows = checkpoint.transcode_file(quantized, out, "gguf", overwrite=True).rows
     assert sum(row.nbytes_before for row in rows) == before
 
 
@@ -259,11 +259,11 @@ def refused(source: Path, match: str) -> None:
 
 
 def test_a_key_that_means_something_else_if_it_is_left_out(tmp_path: Path) -> None:
-    _, quantised = of_experts(tmp_path / "model", Q)
-    config = json.loads((quantised / "config.json").read_text())
+    _, quantized = of_experts(tmp_path / "model", Q)
+    config = json.loads((quantized / "config.json").read_text())
     del config["norm_topk_prob"]
-    (quantised / "config.json").write_text(json.dumps(config))
-    refused(quantised, "leaves out norm_topk_prob, which transformers takes as False, and llama")
+    (quantized / "config.json").write_text(json.dumps(config))
+    refused(quantized, "leaves out norm_topk_prob, which transformers takes as False, and llama")
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def test_other_files_of_tokenizers(tmp_path: Path, stated: Any, match: str) -> N
 
 
 def test_tensors_that_are_wrong(tmp_path: Path) -> None:
-    """One removed, too many, there twice, not quantised, of another shape, a scale of NaN."""
+    """One removed, too many, there twice, not quantized, of another shape, a scale of NaN."""
     at = "model.layers.1."
 
     def without(folder: str, *names: str, **more: Array) -> Path:
@@ -624,7 +624,7 @@ def test_tensors_that_are_wrong(tmp_path: Path) -> None:
     refused(without("c", **extra), r"extra\.weight' has no place in a GGUF file of gpt-oss")
     down = f"{at}mlp.experts.down_proj"
     plain = {down: np.ones((EXPERTS, INNER, WIDTH), BF16)}
-    refused(without("d", f"{down}_blocks", f"{down}_scales", **plain), "'.*' is not quantised, and")
+    refused(without("d", f"{down}_blocks", f"{down}_scales", **plain), "'.*' is not quantized, and")
     biases = [name for name in gpt_oss()[0] if name.endswith("router.bias")]
     refused(without("f", *biases), r"lacks what becomes 'blk\.0\.ffn_gate_inp\.bias'")
     vector, norm = np.ones(WIDTH, BF16), "model.norm.weight"

@@ -25,7 +25,7 @@ from producer_models import MODELS, Decodable, Draw, write
 
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_quantised_model_and_its_decoding(tmp_path: Path, name: str) -> None:
+def test_a_quantized_model_and_its_decoding(tmp_path: Path, name: str) -> None:
     model = MODELS[name]()
     source, out = write(tmp_path / "model", model), tmp_path / "out"
     checkpoint.dequantize_file(source, out)

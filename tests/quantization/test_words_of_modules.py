@@ -85,7 +85,7 @@ def test_groups_of_single_modules(tmp_path: Path) -> None:
     ("dynamic", "said"),
     [
         ({"+:.*up": {"zeta": 1}}, "'zeta'"),
-        ({"-:.*up": {}}, "is not quantised"),
+        ({"-:.*up": {}}, "is not quantized"),
         ({"+:.*up": 8}, "8"),
         ({"+:(up": {"bits": 8}}, "+:(up"),
         ({"+:.*up": {"bits": 2}}, "up"),
@@ -149,7 +149,7 @@ def test_auto_round_of_float8(tmp_path: Path, name: str) -> None:
         ({"packing_format": None}, "auto-round"),
         ({"packing_format": ["auto_gptq"]}, "auto-round"),
         ({"extra_config": {"model.up": {"super_bits": 6}}}, "'super_bits'"),
-        ({"extra_config": {"model.up": {"bits": 16}}}, "is not quantised"),
+        ({"extra_config": {"model.up": {"bits": 16}}}, "is not quantized"),
         ({"rotation_config": {"block_size": 32}}, "rotated"),
         ({"spinquant_config": {"r4": True}}, "rotated"),
         ({"bits": 8}, "model.up"),

@@ -1,4 +1,4 @@
-"""Predictions are near what casts and quantisations of the array itself measure."""
+"""Predictions are near what casts and quantizations of the array itself measure."""
 
 from __future__ import annotations
 

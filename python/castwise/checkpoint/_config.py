@@ -58,7 +58,7 @@ class _Member:
 
     @property
     def is_section(self) -> bool:
-        """True if it states a quantisation."""
+        """True if it states a quantization."""
         is_object = self.bracket == "{" or self.is_null
         is_stated = is_object and self.key in SECTIONS
         return is_stated or any((self.key, key) in OWN_SECTIONS for key in self.keys)
@@ -104,8 +104,8 @@ class _StatedDtype:
         return _float_named(self.value)
 
     @property
-    def is_quantised(self) -> bool:
-        """True if a quantisation is stated beside it, or outside of it."""
+    def is_quantized(self) -> bool:
+        """True if a quantization is stated beside it, or outside of it."""
         return any(outer.has_section for outer in self.member.outers())
 
     def text(self, target: str) -> str:
@@ -153,7 +153,7 @@ class Config:
         """Return the text with the dtype of cast tensors in the place of others.
 
         None if the text is to stay. A warning names the first dtype that stays although it is not
-        that of the tensors, and says why: the text is not JSON, a part is quantised, or there is no
+        that of the tensors, and says why: the text is not JSON, a part is quantized, or there is no
         single dtype that a model can be loaded in.
         """
         formats = _float_formats(rows)
@@ -226,8 +226,8 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
 
 def _reason(statement: _StatedDtype, formats: Sequence[str]) -> str | None:
     """Say why a dtype cannot follow, and what to do; None if it can."""
-    if statement.is_quantised:
-        return "a quantisation is stated beside it; set it to the dtype to compute in"
+    if statement.is_quantized:
+        return "a quantization is stated beside it; set it to the dtype to compute in"
     if len(formats) > 1:
         return f"the tensors are now {' and '.join(formats)}; set it to the one to load them in"
     if formats[0] not in _LOADABLE:
@@ -247,7 +247,7 @@ def _find_dtypes(text: str) -> Iterator[_StatedDtype]:
             yield _StatedDtype(member, key, json.loads(text[begin:end]), begin, end)
 
 
-# Without quantisation
+# Without quantization
 
 
 _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
@@ -258,16 +258,16 @@ HALVES = frozenset((BF16, "float16"))
 
 
 class Exceptions(NamedTuple):
-    """Modules that are not quantised, and the key of a section under which such are listed."""
+    """Modules that are not quantized, and the key of a section under which such are listed."""
 
     key: str
     modules: Sequence[str]
 
 
 class UnquantizedConfig(Config):
-    """A `config.json` that states no quantisation when its model is decoded.
+    """A `config.json` that states no quantization when its model is decoded.
 
-    `exceptions` are modules that it must except where others stay quantised; None for none.
+    `exceptions` are modules that it must except where others stay quantized; None for none.
     `is_stale` says that it goes where no weight is decoded, too.
 
     OSError: it cannot be read.
@@ -287,7 +287,7 @@ class UnquantizedConfig(Config):
         self._is_rewritten = True
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
-        """Return the text without the quantisation, with the dtype of what was decoded.
+        """Return the text without the quantization, with the dtype of what was decoded.
 
         None if the text is to stay.
         """
@@ -319,7 +319,7 @@ def follows(config: object) -> bool:
 def without_quantization(
     text: str, config: Mapping[str, Any] | None = None, dtype: str | None = None
 ) -> str:
-    """Remove the sections that state a quantisation from the text of a JSON object.
+    """Remove the sections that state a quantization from the text of a JSON object.
 
     Where the model of transformers states no dtype, `dtype` takes the place of its section; then
     `config` is what the text holds.
@@ -348,7 +348,7 @@ _ALIAS = "ignored_layers"
 
 
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
-    """Add modules to those that the sections of a JSON object except from the quantisation."""
+    """Add modules to those that the sections of a JSON object except from the quantization."""
 
     def except_modules(part: dict[str, Any]) -> dict[str, Any]:
         sections = (part[key] for key in SECTIONS if isinstance(part.get(key), dict))
@@ -382,11 +382,11 @@ def _span(text: str, member: _Member) -> tuple[int, int]:
     return end - len(inside.lstrip()), begin + len(inside.rstrip())
 
 
-# With quantisation
+# With quantization
 
 
 class QuantizedConfig(Config):
-    """A `config.json` that states how the weights of its model are quantised.
+    """A `config.json` that states how the weights of its model are quantized.
 
     `statements` are what states it; None if nothing of it changes.
 

@@ -37,7 +37,7 @@ _NPY = ".npy"
 def inspect(
     path: str | os.PathLike[str], *, assume: str | Mapping[str, str] | None = None
 ) -> Inspection:
-    """Read the headers of a checkpoint, and none of its data; say what is quantised.
+    """Read the headers of a checkpoint, and none of its data; say what is quantized.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def inspect(
     source = open_checkpoint(where, assume, decodes=True)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
-    with source:  # a file may state its quantised layers where it is no header
+    with source:  # a file may state its quantized layers where it is no header
         quantization = quantization_of(source)
         for component in source.components:
             for shard in component.shards.values():

@@ -54,7 +54,7 @@ _BYTES = 1 << 23
 # Tensors that are held together, at most: a survey takes as much memory as a small weight.
 _TOGETHER = 1 << 8
 
-# Elements that are cast, or quantised, in less time than a prediction takes, at most.
+# Elements that are cast, or quantized, in less time than a prediction takes, at most.
 _MEASURED = 1 << 14
 
 # The dtypes in which decoded elements are compared with those of a tensor.
@@ -181,7 +181,7 @@ def survey_file(
     Parameters
     ----------
     source
-        A file or a folder that is not quantised.
+        A file or a folder that is not quantized.
     targets
         Formats, to which tensors would be cast without a scale, and names of
         `castwise.quantization.schemes()`. By default the floats of 16 bits, float8_e4m3fn, and the
@@ -199,7 +199,7 @@ def survey_file(
     Raises
     ------
     CheckpointError
-        The checkpoint is quantised, or what states that cannot be read; it has no floating tensor;
+        The checkpoint is quantized, or what states that cannot be read; it has no floating tensor;
         or a target is not known.
     OSError
         A file cannot be read.
@@ -221,7 +221,7 @@ def survey_file(
         quantization = quantization_of(checkpoint) or Quantization()
         if replace(quantization, stated=(), unreadable=()) != Quantization():
             raise CheckpointError(
-                f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
+                f"{path} is quantized: its codes have no magnitudes of their own. Survey what "
                 "castwise dequantize makes of it"
             )
         if quantization.unreadable:
@@ -231,7 +231,7 @@ def survey_file(
             )
         if (stale := stale_statement(checkpoint, quantization)) is not None:
             _LOGGER.warning(
-                "%s: no weight is quantised as %s states: %s removes that",
+                "%s: no weight is quantized as %s states: %s removes that",
                 path,
                 stale,
                 function("dequantize"),
@@ -254,11 +254,11 @@ def survey_file(
 
 @dataclass(frozen=True, slots=True)
 class SurveyedTensor:
-    """The survey of an open tensor, as the matrix or the stack of them that is quantised."""
+    """The survey of an open tensor, as the matrix or the stack of them that is quantized."""
 
     info: TensorInfo  # the tensor
     counts: Survey  # its survey
-    # Reads it, in pieces that are surveyed, and quantised, apart from each other.
+    # Reads it, in pieces that are surveyed, and quantized, apart from each other.
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
 
@@ -267,7 +267,7 @@ class Predictor:
 
     def __init__(self, tensors: Sequence[SurveyedTensor]) -> None:
         self._tensors = tensors
-        # Few elements are measured. Small tensors of a shape are quantised together.
+        # Few elements are measured. Small tensors of a shape are quantized together.
         groups: dict[Any, list[tuple[int, NDArray[Any]]]] = {}
         self._large: list[int] = []
         self._specials: set[int] = set()  # those with elements that are not finite
@@ -352,7 +352,7 @@ class Predictor:
 def _quantization_report(
     x: NDArray[Any], target: str, recipe: Recipe | None, amax: float | None = None
 ) -> CastReport:
-    """Quantise a matrix, or a stack of them, and measure what that loses."""
+    """Quantize a matrix, or a stack of them, and measure what that loses."""
     q = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
     is_plain = x.ndim == MATRIX and x.dtype in _DECODED and x.flags.c_contiguous
     rows = compare_rows(x, q, "peer") if is_plain else None

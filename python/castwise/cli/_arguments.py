@@ -233,7 +233,7 @@ def add_compared(
     comparison.add_argument(
         "--dtype",
         metavar="D",
-        help=f"what quantised weights are decoded to: {formats} (default: the format of the other "
+        help=f"what quantized weights are decoded to: {formats} (default: the format of the other "
         f"one if that is plain, else {formats.partition(',')[0]}); with --map its default",
     )
     comparison.add_argument(

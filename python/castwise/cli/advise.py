@@ -26,7 +26,7 @@ takes no more than so many bytes, or bits of a parameter, or loses no more than 
 and the sum of the weights' relative squared errors is least. Every weight is read
 once; no data and no GPU is needed. Weights that engines fuse, and the experts of a
 layer, share a choice; routers get 16 bits or stay, as embeddings and heads do for
-those who do not load them quantised; norms stay.
+those who do not load them quantized; norms stay.
 
 The map goes to castwise quantize SRC DST --map FILE, or if it names no scheme to
 castwise cast SRC DST --map FILE; with -o that command is printed.

@@ -25,7 +25,7 @@ store file by file), and may be SRC itself, unless that is a folder on a store; 
 a loss leaves SRC as it was. Tensors pass through memory in pieces of about a
 mebibyte. Metadata is kept, and so is, byte for byte, every integer, bool and complex
 tensor that no key of a map names.
-Codes and scales of quantised weights are not cast as if they were plain numbers.
+Codes and scales of quantized weights are not cast as if they were plain numbers.
 """
 _FINDINGS = """\
   1  it was written, but values were lost as --fail-on says: numbers became infinite or

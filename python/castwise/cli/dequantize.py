@@ -1,4 +1,4 @@
-"""`castwise dequantize`: decode the quantised weights of a checkpoint."""
+"""`castwise dequantize`: decode the quantized weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from castwise.checkpoint.requests.options import Dequantize
 from castwise.cli._conversion import ConversionCommand
 
 _DEQUANTIZE = """\
-Decode the quantised weights of a checkpoint, a file or a folder of shards, and write
-it as the unquantised model: its names and shapes, without scales, and without what
-states the quantisation (in config.json, hf_quant_config.json, quantize_config.json,
+Decode the quantized weights of a checkpoint, a file or a folder of shards, and write
+it as the unquantized model: its names and shapes, without scales, and without what
+states the quantization (in config.json, hf_quant_config.json, quantize_config.json,
 quant_config.json and metadata). All other tensors stay as they are, byte for byte.
 
 DST appears, or with --overwrite is replaced, when it is complete; it may be SRC

@@ -17,7 +17,7 @@ from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 
 _DIFF = """\
-Compare two checkpoints, each unquantised or quantised in any way that castwise
+Compare two checkpoints, each unquantized or quantized in any way that castwise
 dequantize reads: names, shapes, formats, metadata and values, the worst first. Where
 values or formats differ, recipes are tried that may have made B of A: roundings,
 overflow, NaN, a format between, zeros for subnormals, a factor, scales of blocks. The

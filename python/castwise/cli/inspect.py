@@ -14,7 +14,7 @@ from castwise.cli._results import show_result
 
 _INSPECT = """\
 Show the tensors of a checkpoint, from its headers alone, and which weights are
-quantised: scheme, payload, scales, and what lacks its counterpart.
+quantized: scheme, payload, scales, and what lacks its counterpart.
 """
 _EXAMPLES = ("inspect model", "inspect model.safetensors --all", "inspect model --json")
 

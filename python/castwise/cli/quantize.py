@@ -1,4 +1,4 @@
-"""`castwise quantize`: quantise the weights of a checkpoint."""
+"""`castwise quantize`: quantize the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from castwise.checkpoint.requests.options import Quantize
 from castwise.cli._conversion import ConversionCommand
 
 _QUANTIZE = """\
-Quantise the weights of a checkpoint, a file or a folder of shards, and write it as a
+Quantize the weights of a checkpoint, a file or a folder of shards, and write it as a
 producer's tools do, bit for bit: codes and scales under its names, what states them in
 config.json (and hf_quant_config.json), the index. Linear layers and stacked experts
-are quantised; embeddings, norms, routers, heads and adapters stay unless the --map
+are quantized; embeddings, norms, routers, heads and adapters stay unless the --map
 names them (or --quantize-embeddings says yes), and all other tensors stay as they are,
 byte for byte.
 
@@ -37,7 +37,7 @@ _EXAMPLES = (
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse nothing to quantise to."""
+    """Refuse nothing to quantize to."""
     if options.scheme is None and options.dtype_map is None:
         options.refuse("give --scheme or --map")
 

@@ -23,7 +23,7 @@ once, and nothing is written. Tensors of which the last target keeps least come 
 _EXIT_CODES = """\
 exit codes:
   0  the tensors were surveyed
-  2  an error, such as a checkpoint that is quantised
+  2  an error, such as a checkpoint that is quantized
 """
 
 _EXAMPLES = (

@@ -1,4 +1,4 @@
-"""`castwise transcode`: convert a quantised checkpoint to another producer's layout."""
+"""`castwise transcode`: convert a quantized checkpoint to another producer's layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from castwise.cli._conversion import ConversionCommand
 from castwise.cli._output import show
 
 _TRANSCODE = """\
-Write a quantised checkpoint, a file or a folder of shards, as another producer stores
+Write a quantized checkpoint, a file or a folder of shards, as another producer stores
 it, with the same codes and scales, and so the same values: NVFP4, MXFP8 and FP8 of
 ModelOpt, compressed-tensors and ComfyUI, from one to another; MXFP4 of gpt-oss and
 compressed-tensors, and of GGUF files; integers of AWQ and GPTQ as compressed-tensors.
@@ -19,7 +19,7 @@ Mistral, Qwen and others): with its names, hyperparameters and tokens, and norms
 biases in float32. Such a file becomes a folder that transformers loads (--to gpt-oss if
 it is of that, else --to compressed-tensors), or a file that ends with .safetensors,
 with the names of llama.cpp.
-Names, shapes and what states the quantisation change; a global scale that divides in
+Names, shapes and what states the quantization change; a global scale that divides in
 one of them becomes its reciprocal, one with which every value decodes to the same in
 bfloat16 and float16, or nothing is written. All other tensors stay, byte for byte.
 castwise verify --arithmetic exact shows that the values are the same; without the

@@ -17,13 +17,13 @@ from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 
 _VERIFY = """\
-Compare the values of two checkpoints, each unquantised or quantised in any way that
-castwise dequantize reads. Quantised weights are decoded in slabs, and tensors are
-compared by the names that they have in an unquantised model. Values are the same if
+Compare the values of two checkpoints, each unquantized or quantized in any way that
+castwise dequantize reads. Quantized weights are decoded in slabs, and tensors are
+compared by the names that they have in an unquantized model. Values are the same if
 all their bits are; NaN is like any other NaN.
 
 With --for, and one checkpoint: would this consumer load it as it stands? From headers
-alone, by the consumer's own rules of what is quantised.
+alone, by the consumer's own rules of what is quantized.
 """
 _EXIT_CODES = """\
 exit codes:

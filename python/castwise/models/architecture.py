@@ -89,7 +89,7 @@ _LEGACY_ENDS = tuple(_LEGACY)
 class Parameter:
     """One parameter of an architecture: those of all layers, of all experts, in one row."""
 
-    name: str  # normalised: `model.layers.#.mlp.experts.#.up_proj.weight`
+    name: str  # normalized: `model.layers.#.mlp.experts.#.up_proj.weight`
     role: str  # of ROLES
     axes: str = ""  # "out in", "experts in out"; `*` joins two in one axis; "" if it is no matrix
     joint: str = ""  # how gate and up lie in the outputs of one tensor: "halves", "interleaved"
@@ -191,7 +191,7 @@ def expand_name(name: str) -> list[str]:
 
 
 def fill_numbers(name: str, other: str, label: str = "") -> str:
-    """Return a normalised name with the numbers of another name in their order.
+    """Return a normalized name with the numbers of another name in their order.
 
     `label` is how the table calls the other: the numbers that it has are none of these.
     """

@@ -1,4 +1,4 @@
-"""What inference engines join into one weight and build unquantised: rows of `engines.txt`."""
+"""What inference engines join into one weight and build unquantized: rows of `engines.txt`."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class EngineRules:
 
     # Groups of modules of which the engine makes one weight, so that they need one scheme.
     groups: tuple[tuple[str, ...], ...] = ()
-    # Modules that the engine builds without quantisation, whatever the statement says.
+    # Modules that the engine builds without quantization, whatever the statement says.
     plain_modules: tuple[str, ...] = ()
     # Modules that it builds with or without, as the format or the configuration of the model
-    # decides; an unquantised one loads in both cases.
+    # decides; an unquantized one loads in both cases.
     open_modules: tuple[str, ...] = ()
 
     def keeps(self, module: str) -> bool:
-        """Return True for a module that a file for the engine must store unquantised."""
+        """Return True for a module that a file for the engine must store unquantized."""
         return _has_row((*self.plain_modules, *self.open_modules), canonical(module))
 
     def builds_plain(self, module: str) -> bool:
-        """Return True for a module that the engine never builds quantised."""
+        """Return True for a module that the engine never builds quantized."""
         return _has_row(self.plain_modules, canonical(module))
 
     def keeps_alone(self, module: str) -> bool:
-        """Return True for a module that it builds unquantised, beside others that it does not."""
+        """Return True for a module that it builds unquantized, beside others that it does not."""
         rows = tuple(row for row in self.plain_modules if not row.endswith(_BELOW))
         return _has_row(rows, canonical(module))
 

@@ -28,13 +28,13 @@ LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
 _IN_OUT = "in out"
 
 _HEAD = "lm_head"
-# The roles of weights that an engine would quantise, if no configuration excepted them.
+# The roles of weights that an engine would quantize, if no configuration excepted them.
 _LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent", "other"))
 
 # The roles of what is multiplied: all else is looked up, added or decides.
 _NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
 
-# Those that leave layers unquantised whatever a configuration says.
+# Those that leave layers unquantized whatever a configuration says.
 _ENGINES = ("vllm", "sglang")
 
 # The rows and columns of an expert's matrix have at least a block of the narrowest scheme.
@@ -180,14 +180,14 @@ class Model:
             reason = "the code of transformers keeps them in float32"
             return reason if parameter.float32 else "other layers share their storage"
         if self._engines and self._is_unquantized(name, consumer):
-            return "engines hold them unquantised"
+            return "engines hold them unquantized"
         is_in_head = parameter is not None and role_by_name(name, ()) == "head"
         if is_in_head or is_in_name(name):
             return "in an embedding, a norm, an adapter or a head"
         return None
 
     def _is_unquantized(self, name: str, consumer: str | None) -> bool:
-        """Return True for a weight that a consumer builds without quantisation, or joins with one.
+        """Return True for a weight that a consumer builds without quantization, or joins with one.
 
         Of nobody in particular: a single layer, and no tower, that all engines build so.
         """

@@ -1,13 +1,13 @@
-"""Quantised weights: arrays of codes that share scales, as every producer stores them.
+"""Quantized weights: arrays of codes that share scales, as every producer stores them.
 
 `quantize` and `dequantize` compute as the producers do, bit for bit; `QuantizedArray` holds the
 parts as stored. The other classes describe what a checkpoint holds.
 
 Inside are three rooms. `producers` has a module for each producer, with its layouts and what it
 states. In `arrays`, `views` says where codes and scales lie, `row_slices` what of them belongs to
-some rows; `named_parts` names parts, `from_parts` recognises them; `arrays`, `quantize` and
+some rows; `named_parts` names parts, `from_parts` recognizes them; `arrays`, `quantize` and
 `decode` put them together, `conversion` converts them to another producer's layout. `weights` finds
-the quantised weights of a checkpoint, and plans each as an array of lazy parts.
+the quantized weights of a checkpoint, and plans each as an array of lazy parts.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Surveys: where the magnitudes of an array lie, and what formats and schemes would lose of it.
 
-A survey counts the elements of an array once. What a cast or a quantisation would lose is then
+A survey counts the elements of an array once. What a cast or a quantization would lose is then
 predicted from its tables, for any number of formats and schemes, without the array. A log of
 gradients surveys one step in `every` of a training run.
 """

@@ -1,7 +1,7 @@
-"""What casts and quantisations lose, predicted from the tables of a survey.
+"""What casts and quantizations lose, predicted from the tables of a survey.
 
 A binade has a count and a sum of squares. Its magnitudes are taken to have a smooth density that
-has both; representatives of it are cast, or quantised, by castwise itself.
+has both; representatives of it are cast, or quantized, by castwise itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Rendered):
-    """What a cast or a quantisation is expected to lose; fields are those of `CastReport`.
+    """What a cast or a quantization is expected to lose; fields are those of `CastReport`.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Prediction(Rendered):
     nan_in, inf_in, zero_in : int
         As counted.
     sqnr_db : float or None
-        The expected ratio of signal to quantisation noise in decibels; None if it is not known.
+        The expected ratio of signal to quantization noise in decibels; None if it is not known.
 
     """
 

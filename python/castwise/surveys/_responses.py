@@ -1,6 +1,6 @@
-"""What quantising by a scheme does to blocks, given where the maximum lies in its binade.
+"""What quantizing by a scheme does to blocks, given where the maximum lies in its binade.
 
-Blocks of representatives are quantised by castwise itself, once for each scheme and recipe. A scale
+Blocks of representatives are quantized by castwise itself, once for each scheme and recipe. A scale
 follows from the maximum of its block, and blocks that are twice as large have errors that are twice
 as large: one binade of maxima stands for all.
 """
@@ -96,7 +96,7 @@ def spread_points(number: int) -> _Table:
 
 @lru_cache(64)
 def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
-    """Quantise representatives of every binade below every maximum, in a dtype that holds them.
+    """Quantize representatives of every binade below every maximum, in a dtype that holds them.
 
     Producers compute in the dtype of the weight, and some store scales in it.
     """
@@ -154,6 +154,6 @@ _AS_ROWS: dict[SchemeName, SchemeName] = {
 def _requantize(
     blocks: NDArray[Any], scheme: SchemeName, recipe: Recipe | None
 ) -> NDArray[np.float32]:
-    """Quantise rows, each of which is a block."""
+    """Quantize rows, each of which is a block."""
     array_of_scheme = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
     return np.asarray(dequantize(array_of_scheme, "float32"))

@@ -134,7 +134,7 @@ class Survey(Rendered):
         overflow: Overflow = "ieee",
         recipe: Recipe | None = None,
     ) -> Prediction:
-        """Predict what a cast to a format, or a quantisation by a scheme, loses.
+        """Predict what a cast to a format, or a quantization by a scheme, loses.
 
         Magnitudes are taken to lie in a binade as its count and its sum of squares say. For normal,
         Laplace and t distributions and 10,000 elements or more, the ratio of signal to noise is

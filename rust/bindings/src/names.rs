@@ -23,9 +23,9 @@ pub(crate) fn likely_names(wanted: &str, names: Vec<String>) -> Vec<String> {
 }
 
 const GGUF_TYPE: &str =
-    "a quantisation of GGUF files, which castwise dequantize reads and llama-quantize of llama.cpp writes";
+    "a quantization of GGUF files, which castwise dequantize reads and llama-quantize of llama.cpp writes";
 
-/// What a name of a quantisation of GGUF files means; None for other names.
+/// What a name of a quantization of GGUF files means; None for other names.
 #[pyfunction]
 pub(crate) fn gguf_type(name: &str) -> Option<&'static str> {
     spelling::is_gguf_type(name).then_some(GGUF_TYPE)

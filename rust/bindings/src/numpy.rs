@@ -93,7 +93,7 @@ impl DerefToPyAny for PyArrayDescr {}
 /// Returns the place of an entry of the table.
 #[inline(always)]
 fn entry(py: Python<'_>, number: usize) -> *const *const c_void {
-    // The module's initialisation fails where there is no table.
+    // The module's initialization fails where there is no table.
     let Ok(entries) = numpy_table::entries(py) else { unreachable!("numpy was imported with the module") };
     // SAFETY: the table of this ABI has the entries that `numpy_table` names.
     unsafe { entries.add(number) }
@@ -263,7 +263,7 @@ impl PyArrayDescrMethods for Bound<'_, PyArrayDescr> {
     }
 }
 
-/// Makes an uninitialised array of the shape of another, which is plain.
+/// Makes an uninitialized array of the shape of another, which is plain.
 #[inline]
 pub(crate) fn new_like<'py>(
     prototype: &Bound<'py, PyUntypedArray>,
@@ -286,7 +286,7 @@ pub(crate) fn new_like<'py>(
     }
 }
 
-/// Makes an uninitialised array in C order. The lengths are those of arrays, or of what is in memory.
+/// Makes an uninitialized array in C order. The lengths are those of arrays, or of what is in memory.
 pub(crate) fn empty<'py>(
     shape: &[usize],
     descr: Bound<'py, PyArrayDescr>,

@@ -57,7 +57,7 @@ pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
     })
 }
 
-/// Whether a name is of a quantisation of GGUF files, such as `Q8_0` and `q4_k_m`.
+/// Whether a name is of a quantization of GGUF files, such as `Q8_0` and `q4_k_m`.
 #[must_use]
 pub fn is_gguf_type(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn quantisations_of_gguf_are_known_by_their_form() {
+    fn quantizations_of_gguf_are_known_by_their_form() {
         for name in ["Q8_0", "q4_k_m", "Q6_K", "IQ2_XXS", "iq4_nl", "TQ1_0"] {
             assert!(is_gguf_type(name), "{name}");
         }

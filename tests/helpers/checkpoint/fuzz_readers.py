@@ -171,7 +171,7 @@ def folder_targets(folder: Path) -> dict[str, Target]:
     plain, model = folder / "plain", folder / "model"
     write_sharded(plain, {f"{name}.safetensors": {name: floats(4)} for name in ("one", "two")})
     config = whole_models.model(model) / "config.json"
-    quantised: list[bytes] = [config.read_bytes()]
+    quantized: list[bytes] = [config.read_bytes()]
     for recipe, scheme in (
         ("compressed-tensors", "nvfp4"),
         ("modelopt", "fp8_tensor"),
@@ -180,7 +180,7 @@ def folder_targets(folder: Path) -> dict[str, Target]:
         source = small_llama.write(folder / f"{recipe}-source")
         made = folder / recipe
         checkpoint.quantize_file(source, made, scheme, recipe=recipe)
-        quantised.append((made / "config.json").read_bytes())
+        quantized.append((made / "config.json").read_bytes())
 
     def replaced(path: Path, *calls: tuple[object, ...]) -> Callable[[bytes], None]:
         content = path.read_bytes()
@@ -201,7 +201,7 @@ def folder_targets(folder: Path) -> dict[str, Target]:
     index = plain / "model.safetensors.index.json"
     targets = {
         "index": Target(replaced(index, ("inspect", plain, "--json"), cast), [index.read_bytes()]),
-        "dtypes": Target(replaced(plain / "config.json", cast), quantised),
+        "dtypes": Target(replaced(plain / "config.json", cast), quantized),
     }
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         path = model / name
@@ -214,7 +214,7 @@ def folder_targets(folder: Path) -> dict[str, Target]:
     for recipe in ("compressed-tensors", "modelopt", "mlx"):
         path = folder / recipe / "config.json"
         calls = ("inspect", path.parent, "--json"), decode(path.parent)
-        targets[recipe] = Target(replaced(path, *calls), quantised)
+        targets[recipe] = Target(replaced(path, *calls), quantized)
     return targets
 
 

@@ -44,4 +44,4 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
     **comfy.WRITERS,
     **keras.WRITERS,
 }
-"""What saves a quantised model in a folder, of an unquantised one in another."""
+"""What saves a quantized model in a folder, of an unquantized one in another."""

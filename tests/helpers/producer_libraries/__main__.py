@@ -48,14 +48,14 @@ def record(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Write the record."""
-    found: dict[str, Any] = {"quantised": {}, "plain": {}}
+    found: dict[str, Any] = {"quantized": {}, "plain": {}}
     with tempfile.TemporaryDirectory() as temporary:
         plain = Path(temporary) / "plain"
         llama().save_pretrained(plain)
         for place, (name, make) in enumerate(WRITERS.items()):
             folder = Path(temporary) / str(place)
             make(plain, folder)
-            found["quantised"][name] = record(folder)
+            found["quantized"][name] = record(folder)
         for name in CONFIGS:
             folder = Path(temporary) / name
             save(name, folder)

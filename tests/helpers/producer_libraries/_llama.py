@@ -1,5 +1,5 @@
 # ruff: noqa: PLC0415 - each library is imported by what needs it
-"""A small Llama of transformers, quantised by it or by others."""
+"""A small Llama of transformers, quantized by it or by others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def bitsandbytes_4bit(x: Array, kind: str) -> tuple[Parts, Array | None]:
 
 
 def bitsandbytes_nested(x: Array, kind: str) -> tuple[Parts, Array]:
-    """With statistics that are quantised themselves, as files hold them."""
+    """With statistics that are quantized themselves, as files hold them."""
     import bitsandbytes.functional as bnb
 
     codes, state = bnb.quantize_4bit(tensor(x), quant_type=kind, compress_statistics=True)

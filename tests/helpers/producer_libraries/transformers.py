@@ -46,7 +46,7 @@ def fine_grained_fp8() -> Any:
     from transformers import FineGrainedFP8Config
     from transformers.quantizers import quantizer_finegrained_fp8 as module
 
-    # It refuses a machine without a GPU; quantising needs none.
+    # It refuses a machine without a GPU; quantizing needs none.
     module.FineGrainedFP8HfQuantizer.validate_environment = lambda *_, **__: None
     return FineGrainedFP8Config()
 

@@ -105,7 +105,7 @@ def codes_of_nvfp4(size: int = 16) -> tuple[Array, Array, Array]:
 
 
 def write(folder: Path, model: Decodable, **more: Any) -> Path:
-    """Write a model in one file, with tensors that are not quantised."""
+    """Write a model in one file, with tensors that are not quantized."""
     folder.mkdir()
     tensors = model.tensors | KEPT | more
     checkpoint.save(folder / "model.safetensors", tensors, metadata=model.metadata)

@@ -1,4 +1,4 @@
-"""Headers of quantised models, as producers wrote them or of layouts; every element is zero."""
+"""Headers of quantized models, as producers wrote them or of layouts; every element is zero."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record() -> dict[str, Any]:
 
 def recorded(name: str) -> Model:
     """One model that a producer wrote."""
-    one = record()["quantised"][name]
+    one = record()["quantized"][name]
     return Model(as_tensors(one["tensors"]), one["configs"], one["metadata"])
 
 

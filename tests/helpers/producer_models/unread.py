@@ -1,4 +1,4 @@
-"""Producers whose weights are only recognised: the names and shapes of their own releases."""
+"""Producers whose weights are only recognized: the names and shapes of their own releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of many architectures, none of them quantised: what must not be taken for it."""
+"""Models of many architectures, none of them quantized: what must not be taken for it."""
 
 from __future__ import annotations
 

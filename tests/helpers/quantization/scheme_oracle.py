@@ -1,4 +1,4 @@
-"""What quantising and dequantising must give, sharing no code and no table with the package.
+"""What quantizing and dequantizing must give, sharing no code and no table with the package.
 
 An element format is the list of the exact values of its codes, made from its exponent and mantissa
 bits as fractions; encoding is a search in that list. The producers' arithmetic stands here step by

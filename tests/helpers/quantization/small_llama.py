@@ -1,4 +1,4 @@
-"""A small Llama whose weights are not quantised, and the recipes that quantise all of them."""
+"""A small Llama whose weights are not quantized, and the recipes that quantize all of them."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ OF_QWEN: dict[str, tuple[int, ...]] = {
 def of_experts(
     folder: Path, ignore: str, *missing: str, **config: Any
 ) -> tuple[dict[str, Array], Path]:
-    """Write a Qwen3 of 12 experts but for some tensors; return the others, and it quantised."""
+    """Write a Qwen3 of 12 experts but for some tensors; return the others, and it quantized."""
     draw, one = Draw(), f"{AT}mlp.experts"
     plain = {
         **OF_QWEN,
@@ -192,13 +192,13 @@ def of_experts(
     tensors = {name: draw.floats(*s) for name, s in plain.items() if name not in missing}
     stated = {key: value for key, value in QWEN.items() if key != "quantization_config"}
     source = write(folder, tensors, stated | {"num_local_experts": 12} | config)
-    quantised = folder.with_name("quantised")
-    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=ignore)
-    return tensors, quantised
+    quantized = folder.with_name("quantized")
+    checkpoint.quantize_file(source, quantized, "mxfp4", ignore=ignore)
+    return tensors, quantized
 
 
 def dense(folder: Path, extra: dict[str, tuple[int, ...]], **config: Any) -> Path:
-    """Write a Qwen3 without experts, or a model like it, quantised to MXFP4, with other tensors."""
+    """Write a Qwen3 without experts, or a model like it, quantized to MXFP4, with other tensors."""
     draw, inner = Draw(), {"gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
     shapes = OF_QWEN | {f"{AT}mlp.{half}_proj.weight": axes for half, axes in inner.items()}
     tensors = {name: draw.floats(*axes) for name, axes in (shapes | extra).items()}
@@ -206,6 +206,6 @@ def dense(folder: Path, extra: dict[str, tuple[int, ...]], **config: Any) -> Pat
         key: value for key, value in QWEN.items() if "experts" not in key and key[:5] != "quant"
     }
     source = write(folder, tensors, stated | {"model_type": "qwen3"} | config)
-    quantised = folder.with_name("quantised")
-    checkpoint.quantize_file(source, quantised, "mxfp4")
-    return quantised
+    quantized = folder.with_name("quantized")
+    checkpoint.quantize_file(source, quantized, "mxfp4")
+    return quantized

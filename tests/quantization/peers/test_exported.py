@@ -35,7 +35,7 @@ CONFIGS = (
 
 
 def exported(folder: Path, model: str, config: str) -> dict[str, Any]:
-    """Quantise a small model by ModelOpt; returns the tensors that it exports."""
+    """Quantize a small model by ModelOpt; returns the tensors that it exports."""
     import modelopt.torch.quantization as mtq
     import transformers
     from modelopt.torch.export import export_hf_checkpoint
@@ -69,7 +69,7 @@ WEIGHTS_ALONE = {
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("scheme", WEIGHTS_ALONE)
-def test_quantised_as_exported(tmp_path: Path, scheme: str, dtype: str) -> None:
+def test_quantized_as_exported(tmp_path: Path, scheme: str, dtype: str) -> None:
     """Names, bytes and what is stated are those of ModelOpt's own export of the same model."""
     import modelopt.torch.quantization as mtq
     from modelopt.torch.export import export_hf_checkpoint

@@ -165,19 +165,19 @@ def save_first(name: str, folder: Path, seed: int = 0, **options: Any) -> None:
 
 
 def save(name: str, folder: Path, seed: int = 0) -> None:
-    """Write a model, plain and quantised to MXFP4, and as GGUF."""
+    """Write a model, plain and quantized to MXFP4, and as GGUF."""
     recipe = MODELS[name][2]
     for part in ("first", "plain", "mxfp4"):
         (folder / part).mkdir(parents=True)
     save_first(name, folder / "first", seed)
-    quantised = folder / "mxfp4"
-    checkpoint.quantize_file(folder / "first", quantised, "mxfp4", recipe=recipe, overwrite=True)
+    quantized = folder / "mxfp4"
+    checkpoint.quantize_file(folder / "first", quantized, "mxfp4", recipe=recipe, overwrite=True)
     if "of compressed-tensors" in name:
-        checkpoint.transcode_file(quantised, quantised, "compressed-tensors", overwrite=True)
-        checkpoint.transcode_file(quantised, folder / "back", "gpt-oss")
-    back = folder / "back" if (folder / "back").exists() else quantised
+        checkpoint.transcode_file(quantized, quantized, "compressed-tensors", overwrite=True)
+        checkpoint.transcode_file(quantized, folder / "back", "gpt-oss")
+    back = folder / "back" if (folder / "back").exists() else quantized
     checkpoint.dequantize_file(back, folder / "plain", "float32", overwrite=True)
-    checkpoint.transcode_file(quantised, folder / "model.gguf", "gguf")
+    checkpoint.transcode_file(quantized, folder / "model.gguf", "gguf")
     checkpoint.transcode_file(folder / "model.gguf", folder / "again", recipe)
     checkpoint.dequantize_file(folder / "model.gguf", folder / "decoded", "float32")
 
@@ -273,11 +273,11 @@ def test_parts_as_llama_computes_them(name: str, tied: bool, tmp_path: Path) -> 
             continue
         folder = tmp_path / part
         folder.mkdir()
-        quantised, path = folder / "quantised", folder / "model.gguf"
+        quantized, path = folder / "quantized", folder / "model.gguf"
         maps: Any = {"dtype_map": {pattern: "mxfp4"}, "consumer": "llama.cpp"}
-        checkpoint.quantize_file(first, quantised, recipe="compressed-tensors", **maps)
-        checkpoint.transcode_file(quantised, path, "gguf")
-        checkpoint.dequantize_file(quantised, folder / "plain", "float32")
+        checkpoint.quantize_file(first, quantized, recipe="compressed-tensors", **maps)
+        checkpoint.transcode_file(quantized, path, "gguf")
+        checkpoint.dequantize_file(quantized, folder / "plain", "float32")
         read = {tensor.name: tensor.tensor_type for tensor in gguf.GGUFReader(path).tensors}
         if part in {"embedding", "head"}:
             token_tensor = {"embedding": "token_embd.weight", "head": "output.weight"}[part]
@@ -296,7 +296,7 @@ def test_advised_for_it(folder: Path, tmp_path: Path) -> None:
     advice.save(map_file)
     places = {
         "THIS": map_file,
-        "QUANTISED": tmp_path / "quantised",
+        "QUANTISED": tmp_path / "quantized",
         "DST.gguf": tmp_path / "m.gguf",
     }
     for command in advice.commands:

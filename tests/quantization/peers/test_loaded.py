@@ -57,7 +57,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def carried_out(advice: Advice, folder: Path) -> Path:
-    """Quantise by the saved map; returns the folder, beside one of what castwise decodes."""
+    """Quantize by the saved map; returns the folder, beside one of what castwise decodes."""
     advice.save(folder / "map.toml")
     recipe: Any = advice.recipe
     result = folder / "result"
@@ -116,7 +116,7 @@ def test_transformers_loads_several(
 
 
 def weights_of_mlx(folder: Path) -> dict[str, Any]:
-    """Return what mlx-lm loads of quantised linear layers, decoded there."""
+    """Return what mlx-lm loads of quantized linear layers, decoded there."""
     import mlx.core as mx
     import numpy as np
     from mlx import nn
@@ -143,7 +143,7 @@ def weights_of_mlx(folder: Path) -> dict[str, Any]:
 
 
 def same_weights(result: Path) -> bool:
-    """Tell whether mlx-lm decodes as castwise does what is quantised."""
+    """Tell whether mlx-lm decodes as castwise does what is quantized."""
     import numpy as np
 
     loaded = weights_of_mlx(result)

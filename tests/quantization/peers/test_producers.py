@@ -106,7 +106,7 @@ DIFFERENCES = [
 ]
 """The table of the page, whose cells these words are, as cases."""
 
-PAGE = Path(castwise.__file__).parent / "quantization" / "quantised.md"
+PAGE = Path(castwise.__file__).parent / "quantization" / "quantized.md"
 NEAR_DB = 0.5
 """What other roundings of scales make of the same values."""
 

@@ -50,7 +50,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 
 
 def saved(path: Path, config: Any, dtype: torch.dtype) -> Any:
-    """Save a quantised layer as transformers does; returns the weight."""
+    """Save a quantized layer as transformers does; returns the weight."""
     from safetensors.torch import save_file
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
     from torchao.quantization import quantize_

@@ -131,7 +131,7 @@ def turn_scale(config: dict[str, Any], tensors: dict[str, Any]) -> None:
     tensors[name] = tensors[name].reshape(1, -1)
 
 
-def ignore_quantised(config: dict[str, Any], tensors: dict[str, Any]) -> None:
+def ignore_quantized(config: dict[str, Any], tensors: dict[str, Any]) -> None:
     del tensors
     config["quantization_config"]["ignore"].append("model.layers.0.self_attn.q_proj")
 
@@ -157,7 +157,7 @@ CHANGES: tuple[Change, ...] = (
     forget_ignore,
     forget_scale,
     turn_scale,
-    ignore_quantised,
+    ignore_quantized,
     target_another_class,
 )
 

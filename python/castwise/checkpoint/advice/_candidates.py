@@ -74,7 +74,7 @@ class Candidates:
         """Return what checkpoints may hold that can be stated, and loaded.
 
         Of a producer that states one scheme that is each alone. Where experts may not stay beside
-        quantised weights, they either get a scheme, or no weight does.
+        quantized weights, they either get a scheme, or no weight does.
         """
         schemes = self._schemes()
         if self.recipe not in SEVERAL and len(schemes) > 1:
@@ -233,7 +233,7 @@ def _reason(name: str, recipe: str, limits: Limits | None) -> str:
 
 
 def plain_encode(recipe: str, threads: int) -> Encode:
-    """Return a request of a recipe that quantises nothing, as it has no scheme."""
+    """Return a request of a recipe that quantizes nothing, as it has no scheme."""
     return Encode(None, recipe, None, (), DtypeMap.from_mapping({}, "map"), {}, threads)
 
 

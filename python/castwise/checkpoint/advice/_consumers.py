@@ -73,7 +73,7 @@ def _dtype(source: Checkpoint) -> str | None:
 
 
 def _check_convertible(source: Checkpoint, consumer: Consumer, types: set[str]) -> None:
-    """Refuse a model that, once it is quantised, cannot be converted to what a consumer reads."""
+    """Refuse a model that, once it is quantized, cannot be converted to what a consumer reads."""
     model = model_format(f".{consumer.form}")
     if model is not None and not types.intersection(model.model_types):
         raise CheckpointError(

@@ -96,13 +96,13 @@ def advise(
     model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). One scheme for all
     is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v;
     gate and up), and the experts of a layer, share a choice. Routers get 16 bits or stay, and so do
-    embeddings and heads for consumers that do not load them quantised; what has one axis, such as
+    embeddings and heads for consumers that do not load them quantized; what has one axis, such as
     norms, stays.
 
     Parameters
     ----------
     source
-        A checkpoint that is not quantised, as `quantize_file` takes it.
+        A checkpoint that is not quantized, as `quantize_file` takes it.
     budget
         Bytes that the whole checkpoint may take: scales, headers and copied files included. A
         number, or text such as "24GB" or "22GiB".
@@ -129,7 +129,7 @@ def advise(
         safetensors). The unit is free. By default each counts by the logarithm of its elements, but
         a head, and an embedding that is one too, as much as all others together; else each weight
         that may change needs a number, and other names are ignored. Of use are the loss with only
-        that weight quantised over its relative squared error, and its Fisher trace times the mean
+        that weight quantized over its relative squared error, and its Fisher trace times the mean
         of its squared elements (the loss grows by half the trace times the mean squared error: Dong
         and others, HAWQ-V2, arXiv 1911.03852).
     ignore
@@ -153,9 +153,9 @@ def advise(
     Raises
     ------
     CheckpointError
-        Nothing fits, with the bytes by role; the checkpoint is quantised; a group, an importance or
+        Nothing fits, with the bytes by role; the checkpoint is quantized; a group, an importance or
         what to ignore names no weight; or the consumer is not known, or does not load the recipe, a
-        format, quantised embeddings that are asked for, or such a model.
+        format, quantized embeddings that are asked for, or such a model.
     ValueError, TypeError
         An argument is wrong.
     OSError
@@ -228,7 +228,7 @@ def advise(
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
             f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "
-            f"of quantised models only; use {limits.consumer.name}'s own converter, or limit more"
+            f"of quantized models only; use {limits.consumer.name}'s own converter, or limit more"
         )
     return advice
 
@@ -283,7 +283,7 @@ def _reason(name: str, candidates: Candidates) -> str:
     model, limits = candidates.model, candidates.limits
     if model.role(name) in TABLES:
         if limits is not None and not limits.consumer.embeddings:
-            return f"{limits.consumer.name} loads none that is quantised"
+            return f"{limits.consumer.name} loads none that is quantized"
         if not candidates.embeddings:
             return f"{argument('quantize_embeddings')} says so"
     reason = model.reason(name, None if limits is None else limits.consumer.name)
@@ -817,7 +817,7 @@ class _Problem:
         if loads and not candidates.embeddings and roles.intersection(TABLES):
             yes = "yes" if is_for_command() else True
             remedies.append(
-                f", or quantise embeddings and heads ({argument('quantize_embeddings', yes)})"
+                f", or quantize embeddings and heads ({argument('quantize_embeddings', yes)})"
             )
         if candidates.has_formats:
             remedies.append(f", or consider more formats ({argument('formats')})")

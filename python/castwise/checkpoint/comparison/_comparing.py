@@ -68,7 +68,7 @@ class Comparing:
         # The two checkpoints.
         original: Side,
         copy: Side,
-        # How quantised weights are decoded.
+        # How quantized weights are decoded.
         arithmetic: Arithmetic,
         *,
         # How many threads may compare.
@@ -265,7 +265,7 @@ class Comparing:
     ) -> Iterator[tuple[NDArray[Any], StoredRows]]:
         """Read a plain tensor in as many rows at a time as slabs of the other one have."""
         decoding = self._copy.decoding(other)
-        assert decoding is not None, "it is quantised"  # noqa: S101
+        assert decoding is not None, "it is quantized"  # noqa: S101
         columns = max(decoding.matrix_shape[-1], 1)
         step, most = decoding.step * columns, _SLABS_BYTES // (self._workers + 2)
         if trial is not None and trial.step is not None:
@@ -287,7 +287,7 @@ class Comparing:
         *,
         sqnr_db: float | None,
     ) -> CastExplanation | None:
-        """Return what makes B of A: of what fits alike a scheme if B is quantised, else a cast."""
+        """Return what makes B of A: of what fits alike a scheme if B is quantized, else a cast."""
         is_quantized = tensor.quantized[1]
         is_likely = is_quantized or (
             sqnr_db is not None and _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS
@@ -314,7 +314,7 @@ class Comparing:
         return min(fitting, key=lambda explanation: explanation.disagreeing, default=None)
 
     def _is_transcoded(self, tensor: TensorDiff) -> bool:
-        """Return True if both are quantised with the same codes and scales."""
+        """Return True if both are quantized with the same codes and scales."""
         original = self._original.decoding(tensor.name)
         copy = self._copy.decoding(tensor.renamed or tensor.name)
         return original is not None and copy is not None and have_same_parts(original, copy)
@@ -341,7 +341,7 @@ class Comparing:
         return self._amaxes[name]
 
     def _with_scales(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
-        """Add how the stored scales of two quantised weights differ, and whether that is all."""
+        """Add how the stored scales of two quantized weights differ, and whether that is all."""
         original, copy = self._original.weights.get(name), self._copy.weights.get(other)
         if (
             original is None

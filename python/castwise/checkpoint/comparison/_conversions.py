@@ -30,7 +30,7 @@ from castwise.text.wording import argument
 
 @dataclass(frozen=True, slots=True)
 class MapConversion:
-    """A cast by a map of formats, or the quantisation by one of schemes."""
+    """A cast by a map of formats, or the quantization by one of schemes."""
 
     # What the map is called: its path or name, or "map".
     origin: str
@@ -40,7 +40,7 @@ class MapConversion:
     options: CastOptions
     # The map of formats.
     dtypes: DtypeMap | None
-    # What is quantised, and how; None for a cast.
+    # What is quantized, and how; None for a cast.
     encode: Encode | None
     # What the parameters are, as a user says; None if nobody does.
     architecture: Architecture | None

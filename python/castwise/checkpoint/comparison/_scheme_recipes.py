@@ -1,4 +1,4 @@
-"""How a matrix may have been quantised and decoded: scheme, producer, and rule of its scales."""
+"""How a matrix may have been quantized and decoded: scheme, producer, and rule of its scales."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _TRIED = ("fp8_", "mx", "nvfp4", "int8_", "int4_", "bnb_")
 
 @dataclass(frozen=True, slots=True)
 class SchemeRecipe:
-    """How a matrix is quantised and decoded."""
+    """How a matrix is quantized and decoded."""
 
     # As in `castwise.quantization.quantize`.
     scheme: str
     producer: str
     block: tuple[int, int] | None = None
     scale_rule: str | None = None
-    # How often it is quantised, decoded to its own format between.
+    # How often it is quantized, decoded to its own format between.
     passes: int = 1
     # How scales became powers of two after the codes were computed; None if they did not.
     late: str | None = None
@@ -153,7 +153,7 @@ class SchemeRecipe:
 
     def text(self) -> str:
         """Say in words what B is."""
-        parts = [f"B is A quantised as {self.scheme} by the recipe of {self.producer}"]
+        parts = [f"B is A quantized as {self.scheme} by the recipe of {self.producer}"]
         if self.scale_rule is not None:
             parts.append(f"scale rule {self.scale_rule}")
         if self.axis != -1:

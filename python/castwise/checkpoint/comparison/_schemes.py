@@ -96,7 +96,7 @@ class SchemeSearch:
         # The shape of both, and the format of the second one.
         shape: tuple[int, ...],
         to: str,
-        # The second one if it is quantised.
+        # The second one if it is quantized.
         weight: QuantizedWeight | None,
         # Returns some rows of it as they are stored; None if it is plain.
         form: Callable[[], QuantizedArray | None],

@@ -35,7 +35,7 @@ _PIECE_BYTES = 1 << 20
 
 
 StoredRows = tuple[Decoding, Slab]
-"""Rows of a quantised weight."""
+"""Rows of a quantized weight."""
 
 
 class Side:
@@ -54,7 +54,7 @@ class Side:
     ) -> None:
         self.names: dict[str, tuple[Reader, str]] = {}
         self.metadata: dict[str, str] = {}
-        # The quantised weights that are decoded, by the names that they then have.
+        # The quantized weights that are decoded, by the names that they then have.
         self.weights: dict[str, QuantizedWeight] = {}
         self._targets: dict[str, str] = {}
         self._format_asked = format_asked
@@ -89,7 +89,7 @@ class Side:
         threads: int | None,
         decide: Decide | None = None,
     ) -> Side:
-        """Return a checkpoint whose quantised weights are decoded, as `other` names its tensors.
+        """Return a checkpoint whose quantized weights are decoded, as `other` names its tensors.
 
         `decide` says what its other tensors are cast to.
         """
@@ -134,7 +134,7 @@ class Side:
         return self._format_asked or BF16
 
     def is_decoded(self, name: str) -> bool:
-        """Return True for a quantised weight that is decoded as it is read."""
+        """Return True for a quantized weight that is decoded as it is read."""
         reader, stored_name = self.names[name]
         if not isinstance(reader, DerivedReader) or reader.derivation != "decode":
             return False
@@ -145,7 +145,7 @@ class Side:
         return reader.find_derived(stored_name) if isinstance(reader, DerivedReader) else None
 
     def decoding(self, name: str) -> Decoding | None:
-        """Return how a tensor is decoded, its files open; None for one that is not quantised."""
+        """Return how a tensor is decoded, its files open; None for one that is not quantized."""
         tensor = self._derived_tensor(name)
         self._open(self.names[name][0])
         return None if tensor is None else tensor.decoding

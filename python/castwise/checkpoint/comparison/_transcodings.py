@@ -1,4 +1,4 @@
-"""Whether two quantised weights have the same codes and scales, whatever they are stored in."""
+"""Whether two quantized weights have the same codes and scales, whatever they are stored in."""
 
 from __future__ import annotations
 

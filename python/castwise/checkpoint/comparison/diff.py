@@ -49,7 +49,7 @@ def diff(
     Tensors are compared by name, those that have no other by their values, as they stream by.
     Where values of floats differ, or their format does, recipes are tried that may have made B of
     A: all roundings, what becomes of numbers beyond the range and of NaN, a format between, zeros
-    for subnormals, a factor; of quantised weights how blocks get their scales. The plainest one
+    for subnormals, a factor; of quantized weights how blocks get their scales. The plainest one
     that is right on a sample is tried on every element, and the result says for how many it is
     wrong.
 

@@ -57,7 +57,7 @@ class CastExplanation:
     options
         The options of `castwise.cast` that make B of A, and beside them "through", the format that
         A was cast to before, or None, with "through_rounding" and "through_overflow" of that cast;
-        "flushed", where subnormals were made 0: "source", "result" or "both". Of quantised weights
+        "flushed", where subnormals were made 0: "source", "result" or "both". Of quantized weights
         what says how they were made.
     count
         How many elements it was tried on: all.

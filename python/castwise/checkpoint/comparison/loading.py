@@ -109,7 +109,7 @@ def verify_loading(
 ) -> LoadingCheck:
     """Find out from headers whether a consumer loads a checkpoint as it stands.
 
-    What the consumer builds quantised follows from what is stated, by its own rules of targets and
+    What the consumer builds quantized follows from what is stated, by its own rules of targets and
     exceptions, and from the table of architectures. The file must have the tensors that this needs,
     with their shapes and dtypes, and none that would be dropped.
 

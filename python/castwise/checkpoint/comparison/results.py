@@ -43,7 +43,7 @@ class TensorDiff:
     tied_to
         The tensor of the same checkpoint with the same bytes, of one that has no other.
     formats
-        The two formats, as the containers call them if castwise knows no name; of quantised weights
+        The two formats, as the containers call them if castwise knows no name; of quantized weights
         those that they are decoded to.
     quantized
         Which of the two is decoded.
@@ -67,7 +67,7 @@ class TensorDiff:
         The ratio of the signal A and the noise A - B, in decibels; None if nothing differs.
     error_ratios
         The error of A and of B from the reference, each over the error of the reference rounded
-        once to the format of A or B; None without a reference or of quantised weights.
+        once to the format of A or B; None without a reference or of quantized weights.
     scale_shifts
         Of two weights in the same scheme with scales of E8M0, how many scales of B are by how many
         codes above those of A; None if all are the same, or of others.

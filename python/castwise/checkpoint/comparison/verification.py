@@ -28,7 +28,7 @@ class Difference:
     Attributes
     ----------
     name
-        Its name in an unquantised model.
+        Its name in an unquantized model.
     reason
         "values"; or "shapes", "formats", "only in the first", "only in the second", with which no
         values were compared.

@@ -37,10 +37,10 @@ def verify(
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Compare the values of two checkpoints, each unquantised or quantised in any way.
+    """Compare the values of two checkpoints, each unquantized or quantized in any way.
 
-    Quantised weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
-    names that they have in an unquantised model; a GGUF file beside a folder has those of
+    Quantized weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
+    names that they have in an unquantized model; a GGUF file beside a folder has those of
     transformers.
     Where floats of one are in another format than those of the other, both are compared in float32,
     or in float64 if one of them is; integers are compared with floats by their exact values.
@@ -57,8 +57,8 @@ def verify(
         With a map of formats, the options that it was made with, as in `cast_file`; stochastic
         rounding needs its seed.
     dtype
-        What quantised weights are decoded to, as in `dequantize_file`. By default the format of the
-        other one if that is plain; bfloat16 if both are quantised. With a map that has no default,
+        What quantized weights are decoded to, as in `dequantize_file`. By default the format of the
+        other one if that is plain; bfloat16 if both are quantized. With a map that has no default,
         that.
     arithmetic
         As in `dequantize_file`. Two producers may decode the same codes and scales to values that

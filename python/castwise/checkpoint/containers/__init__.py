@@ -146,7 +146,7 @@ def open_checkpoint(
 
     CheckpointError if it is not what its name says. `assume` says which format arrays have that
     numpy saved as raw bytes; `excludes`, which paths in a folder are as if they were not there,
-    if the caller has such an argument; `decodes`, that quantised weights will be decoded.
+    if the caller has such an argument; `decodes`, that quantized weights will be decoded.
     """
     is_folder = path.is_dir()
     # That there is no such file, or a link that leads nowhere, matters more than its suffix.

@@ -73,7 +73,7 @@ class _PickledFunction:
         self.result = result
 
 
-# Those of quantised tensors, which are refused by their names, are bytes here.
+# Those of quantized tensors, which are refused by their names, are bytes here.
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -111,7 +111,7 @@ PACKED = {"float4_e2m1fn_x2": "float4_e2m1fn"}
 REFUSED = {
     "_rebuild_sparse_tensor": "a sparse tensor; make it dense (to_dense)",
     "_rebuild_sparse_csr_tensor": "a sparse tensor; make it dense (to_dense)",
-    "_rebuild_qtensor": "a quantised tensor; make it a float tensor (dequantize)",
+    "_rebuild_qtensor": "a quantized tensor; make it a float tensor (dequantize)",
     "_rebuild_nested_tensor": "a nested tensor; pad it (to_padded_tensor)",
     "_rebuild_meta_tensor_no_storage": "on the meta device, and has no elements",
 }

@@ -127,7 +127,7 @@ class Reader(Protocol):
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
 
     def stated(self) -> object:
-        """Return what the file itself states of its quantised layers; None if nothing."""
+        """Return what the file itself states of its quantized layers; None if nothing."""
         return None
 
     def lost_entries(self) -> list[str]:
@@ -173,7 +173,7 @@ class FileReader(Generic[_File]):
         """Take note of the tensors that will be read, in this order."""
 
     def stated(self) -> object:
-        """Say that nothing is stated of quantised layers, unless a container can do so."""
+        """Say that nothing is stated of quantized layers, unless a container can do so."""
         return None
 
     def lost_entries(self) -> list[str]:

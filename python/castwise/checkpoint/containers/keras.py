@@ -97,7 +97,7 @@ class KerasReader(Hdf5Reader):
             return json.loads(self.archive.read(member))
 
     def stated(self) -> object:
-        """Return what the configuration states of quantised layers; errors are those of `model`."""
+        """Return what the configuration states of quantized layers; errors are those of `model`."""
         code_layers = {
             name.rpartition("/")[0] for name, info in self.tensors.items() if info.format in BYTES
         }

@@ -89,7 +89,7 @@ class ModelFiles:
 
 
 class WholeModelReader(PlacedReader[SourceFile | JoinedFiles]):
-    """A file of a whole model: the types of its tensors alone tell how they are quantised."""
+    """A file of a whole model: the types of its tensors alone tell how they are quantized."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,12 @@ class Arguments:
     form: str
     # True if an index says in which group each column is.
     has_order: bool
-    # True if inputs are quantised, too.
+    # True if inputs are quantized, too.
     inputs: bool
 
     @classmethod
     def of(cls, group: Mapping[str, Any], whole: Mapping[str, Any]) -> Arguments | None:
-        """Read those of a group of a configuration; None if its weights are not quantised."""
+        """Read those of a group of a configuration; None if its weights are not quantized."""
         weights = group.get("weights")
         if not isinstance(weights, Mapping):
             return None

@@ -91,8 +91,8 @@ def engine_problems(view: View) -> Iterator[LoadingProblem]:
     elif method is None and any(module.is_quantized for module in view.modules):
         yield LoadingProblem(
             "",
-            f"config.json states no quantisation that {engine.name} reads",
-            "quantise it with a recipe that it loads (castwise quantize --for)",
+            f"config.json states no quantization that {engine.name} reads",
+            "quantize it with a recipe that it loads (castwise quantize --for)",
         )
 
 
@@ -108,7 +108,7 @@ class _Method:
         return None
 
     def excepts(self, name: str) -> bool:
-        """Return True for a module that is left without quantisation."""
+        """Return True for a module that is left without quantization."""
         raise NotImplementedError
 
     def storage(self, names: Sequence[str], class_name: str) -> object | None:
@@ -157,7 +157,7 @@ class _CompressedTensors(_Method):
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads no groups in an order of their own (actorder)",
-                "quantise it anew",
+                "quantize it anew",
             )
         elif not has_method:
             kind = "experts" if module.is_expert else "linear layers"
@@ -204,7 +204,7 @@ class _Float8(_Method):
             yield LoadingProblem(
                 module.name,
                 f"its scales have the shape {scale.shape}, and the stated block needs {grid}",
-                "quantise it anew with that block, or state the block that it has",
+                "quantize it anew with that block, or state the block that it has",
             )
 
 
@@ -280,7 +280,7 @@ def _misfit(
             module.name,
             f"{view.consumer} builds it as {scheme}, and the file has it as "
             f"{module.tensors[''].label}",
-            f"{IGNORE}, or quantise it",
+            f"{IGNORE}, or quantize it",
         )
     elif payload is None or code_of(payload) != codes or suffixes != parts:
         label = "none" if payload is None else payload.label
@@ -289,7 +289,7 @@ def _misfit(
             f"{view.consumer} builds it as {scheme}: it needs {codes} and "
             f"{', '.join(sorted(parts))}, and the file has {label} and "
             f"{', '.join(sorted(suffixes)) or 'no scale'}",
-            "quantise it anew, or state how it is stored",
+            "quantize it anew, or state how it is stored",
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
@@ -326,7 +326,7 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
 
 
 class _Plain:
-    """What an engine builds without quantisation, and what it joins, by normalised names."""
+    """What an engine builds without quantization, and what it joins, by normalized names."""
 
     def __init__(self, rules: EngineRules | None) -> None:
         self._rules = rules
@@ -334,7 +334,7 @@ class _Plain:
         self._partners_by_name: dict[str, bool] = {}
 
     def holds(self, module: Module) -> bool:
-        """Return True for what is never quantised, or where the table cannot tell, as it is."""
+        """Return True for what is never quantized, or where the table cannot tell, as it is."""
         name = module.pattern
         if name not in self._holds_by_name:
             rules = self._rules
@@ -360,7 +360,7 @@ def _module_problems(
     names = [member.name for member in group or (module,)]
     storage = None if method.excepts(module.name) else method.storage(names, class_name)
     if module.may_be_linear and not module.is_quantized:
-        return  # engines build most without quantisation, whatever the configuration says
+        return  # engines build most without quantization, whatever the configuration says
     is_packed = isinstance(storage, Arguments) and storage.form == "pack-quantized"
     has_method = class_name != _EMBEDDING or (method.engine.integer_embeddings and is_packed)
     if storage is None or not has_method:
@@ -392,7 +392,7 @@ def _group_problems(
                     names[0],
                     f"{view.consumer} joins {names_text} to one weight, and their global scales "
                     "differ",
-                    "quantise the unquantised model anew",
+                    "quantize the unquantized model anew",
                 )
 
 
@@ -440,7 +440,7 @@ def _expert_problems(
             if module.is_stack:
                 yield LoadingProblem(
                     module.name,
-                    f"{view.consumer} builds quantised experts one by one, and the file has them "
+                    f"{view.consumer} builds quantized experts one by one, and the file has them "
                     "in one tensor"
                     + ("" if module.is_quantized else f" as {module.tensors[''].label}"),
                     _ALONE if module.is_quantized else f"{IGNORE} ('re:.*experts.*')",
@@ -465,7 +465,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} builds it as MXFP4, and the file has no blocks and scales of it",
-                "quantise all experts",
+                "quantize all experts",
             )
         elif is_gpt_oss:
             yield from view.blocks(module)

@@ -25,7 +25,7 @@ _STACKS_SCALES = frozenset(
     )
 )
 
-# Types whose `sanitize` parts `kv_b_proj`, and quantises the parts anew along another axis.
+# Types whose `sanitize` parts `kv_b_proj`, and quantizes the parts anew along another axis.
 _PARTS_KEYS_AND_VALUES = frozenset(
     (
         *("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k3", "kimi_linear"),
@@ -49,7 +49,7 @@ def mlx_problems(view: View) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 "",
                 "mlx-lm does not load weights that are named as this configuration's method does",
-                "quantise it as mlx",
+                "quantize it as mlx",
             )
         return
     for module in view.modules:
@@ -84,13 +84,13 @@ def _module_problems(
     elif module.name.endswith("kv_b_proj") and _type(view) in _PARTS_KEYS_AND_VALUES:
         yield LoadingProblem(
             module.name,
-            f"mlx-lm parts it for {_type(view)}, and quantises the parts anew",
+            f"mlx-lm parts it for {_type(view)}, and quantizes the parts anew",
             leave(),
         )
     elif (
         fault := _fault(module, {**section, **entry} if isinstance(entry, Mapping) else None)
     ) is not None:
-        yield LoadingProblem(module.name, fault, "quantise it anew, or state how it is stored")
+        yield LoadingProblem(module.name, fault, "quantize it anew, or state how it is stored")
 
 
 def _type(view: View) -> str:

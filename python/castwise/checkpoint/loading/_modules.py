@@ -22,7 +22,7 @@ _STACK_ROW = "experts", "experts out in"
 _OF_ANY_CLASS = {"router", "recurrent", "other"}
 _CODE_BITS = 8
 
-# What quantisers add to the name of a parameter, in whose place or beside which a tensor is.
+# What quantizers add to the name of a parameter, in whose place or beside which a tensor is.
 _BESIDE_WEIGHT = (
     "_packed",
     "_scale",
@@ -58,7 +58,7 @@ class Module:
     name: str
     # The row of the table.
     parameter: Parameter
-    # The name of the parameter in an unquantised file.
+    # The name of the parameter in an unquantized file.
     weight: str
     # The name of the module with `#` for numbers.
     pattern: str
@@ -83,7 +83,7 @@ class Module:
 
     @property
     def plain(self) -> TensorInfo | None:
-        """The weight as an unquantised file stores it; None if there is none."""
+        """The weight as an unquantized file stores it; None if there is none."""
         info = self.tensors.get("")
         return info if info is not None and is_wide(info) else None
 
@@ -131,7 +131,7 @@ def is_wide(info: TensorInfo) -> bool:
 def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module], list[str]]:
     """Return the weights that the table knows, and the names of tensors of which it knows none.
 
-    Weights that may be those of all experts are among both: engines would build them quantised.
+    Weights that may be those of all experts are among both: engines would build them quantized.
     """
     modules: dict[str, Module] = {}
     unknown = []

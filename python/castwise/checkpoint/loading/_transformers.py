@@ -26,7 +26,7 @@ _SEQUENTIAL = ("llama4", "llama4_text")
 _WITH_OWN_BUFFER = ("ctrl",)
 
 _E4M3 = "F8_E4M3"
-_BY_ROWS = "quantise all that it so converts, as fp8_channel of compressed-tensors"
+_BY_ROWS = "quantize all that it so converts, as fp8_channel of compressed-tensors"
 _ONE_BY_ONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 _ELSEWHERE = "store the weights of each expert in a tensor of its own, or load it elsewhere"
 
@@ -42,16 +42,16 @@ def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     elif method == "mxfp4":
         yield from _mxfp4(view, section)
     elif method in {None, "modelopt"} and any(module.is_quantized for module in view.modules):
-        statement = "states no quantisation" if method is None else f"states the method {method!r}"
+        statement = "states no quantization" if method is None else f"states the method {method!r}"
         yield LoadingProblem(
             "",
             f"config.json {statement} that transformers reads, so that it takes codes for weights",
-            "quantise it as compressed-tensors or deepseek",
+            "quantize it as compressed-tensors or deepseek",
         )
 
 
 def _class_of(module: Module) -> str | None:
-    """Return the class that targets may name; None for what compressed-tensors never quantises."""
+    """Return the class that targets may name; None for what compressed-tensors never quantizes."""
     if module.is_linear or module.may_be_linear or module.is_expert:
         return "Linear"
     return "Embedding" if module.role == "embedding" else None
@@ -94,7 +94,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         elif class_name == "Embedding":
             yield LoadingProblem(
                 module.name,
-                "transformers does not load a quantised embedding",
+                "transformers does not load a quantized embedding",
                 leave(),
             )
         else:
@@ -107,7 +107,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         ):
             yield LoadingProblem(
                 names[0],
-                "transformers builds it quantised, and the file has no weight of it: it shares "
+                "transformers builds it quantized, and the file has no weight of it: it shares "
                 "that of the embedding",
                 NAME_IN_IGNORE,
             )
@@ -123,7 +123,7 @@ def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem
     if architecture.needs_weights and is_packed:
         otherwise = ", or choose a scheme of 8-bit floats"
         reason = (
-            f"transformers initialises the layers of {architecture.name} as it loads them, and "
+            f"transformers initializes the layers of {architecture.name} as it loads them, and "
             "packed ones have no weight"
         )
     elif architecture.widens_scales and any(not is_decoded_alone(name, "") for name in schemes):
@@ -142,7 +142,7 @@ def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem
 
 
 def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[LoadingProblem]:
-    """Yield the weights that transformers converts while it loads, and not what quantises them.
+    """Yield the weights that transformers converts while it loads, and not what quantizes them.
 
     `update_weight_conversions` copies a converter for scales if its first target has some: each
     tensor of a module then needs the rows of the weight. Else the converter collects them, and what
@@ -178,7 +178,7 @@ def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[Lo
             yield LoadingProblem(
                 module.name,
                 f"transformers decodes it from {arguments.scheme} before it joins or turns it, and "
-                "it is not quantised",
+                "it is not quantized",
                 "choose fp8_tensor or fp8_channel",
             )
     for row in view.architecture.parameters.values():
@@ -187,7 +187,7 @@ def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[Lo
             yield LoadingProblem(
                 row.name.removesuffix(WEIGHT),
                 "transformers makes several weights of it while it loads, which fails for a "
-                "quantised model that has none of it",
+                "quantized model that has none of it",
                 "choose another consumer",
             )
 
@@ -262,7 +262,7 @@ def _expert_problems(
                 module.name,
                 f"transformers decodes all experts from {arguments.scheme}, and it is "
                 f"{module.plain.label}",
-                "quantise all experts, or choose fp8_tensor or fp8_channel",
+                "quantize all experts, or choose fp8_tensor or fp8_channel",
             )
     elif is_float8 and (arguments.strategy not in {"tensor", "channel"} or arguments.group):
         yield LoadingProblem(
@@ -339,8 +339,8 @@ def _renamed_scales(view: View) -> Iterator[LoadingProblem]:
 def _lacking(module: Module, part: str) -> LoadingProblem:
     return LoadingProblem(
         module.name,
-        f"transformers builds it quantised, and the file has no {part!r} of it",
-        f"{IGNORE}, or quantise it",
+        f"transformers builds it quantized, and the file has no {part!r} of it",
+        f"{IGNORE}, or quantize it",
     )
 
 
@@ -355,20 +355,20 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
         yield LoadingProblem(
             module.name,
             f"transformers drops 'weight{min(dropped_parts)}'",
-            "remove it, or quantise anew",
+            "remove it, or quantize anew",
         )
     if code_of(payload) not in {_E4M3, "I8"}:
         yield LoadingProblem(
             module.name,
             f"its codes are {payload.label}, and transformers reads {_E4M3}",
-            "quantise it anew",
+            "quantize it anew",
         )
         return
     rows, columns = payload.shape[-2:] if len(payload.shape) > 1 else (1, *payload.shape)
     if not (isinstance(block, list) and len(block) == MATRIX):
         if scale.shape not in {(), (1,), (1, 1)}:
             yield LoadingProblem(
-                module.name, f"its scales have the shape {scale.shape}", "quantise anew"
+                module.name, f"its scales have the shape {scale.shape}", "quantize anew"
             )
         return
     high, wide = (int(size) for size in block)
@@ -377,7 +377,7 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
         yield LoadingProblem(
             module.name,
             f"its scales have the shape {scale.shape}, and blocks of {high}x{wide} need {grid}",
-            "quantise it anew with that block, or state the block that it has",
+            "quantize it anew with that block, or state the block that it has",
         )
     elif (rows > high and rows % high) or (columns > wide and columns % wide):
         yield LoadingProblem(
@@ -407,7 +407,7 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 module.name,
                 "transformers builds it as MXFP4, and the file has no blocks and scales of it",
-                "quantise all experts",
+                "quantize all experts",
             )
         else:
             yield from view.blocks(module)

@@ -29,7 +29,7 @@ Read = Callable[[str], bytes]
 
 
 def leave() -> str:
-    """Return the remedy for what is better not quantised."""
+    """Return the remedy for what is better not quantized."""
     return f"leave it as it is ({argument('ignore')})"
 
 
@@ -46,7 +46,7 @@ class View:
         # The weights of the model, each with its tensors.
         modules: Sequence[Module],
         *,
-        # Other files that may state the quantisation, parsed, by name.
+        # Other files that may state the quantization, parsed, by name.
         files: Mapping[str, Any] | None = None,
         # Reads a tensor, for scales that must be equal; None if there is no data yet.
         read: Read | None = None,
@@ -89,7 +89,7 @@ class View:
 
     @cached_property
     def rules(self) -> EngineRules | None:
-        """What the consumer joins and builds without quantisation; None if that is not known."""
+        """What the consumer joins and builds without quantization; None if that is not known."""
         architecture = self.architecture
         return find_engines(architecture.name, architecture.model_type).get(self.consumer)
 
@@ -128,14 +128,14 @@ class View:
         return [names for names in spellings.values() if self.by_name.keys().isdisjoint(names)]
 
     def plain_problems(self, module: Module) -> Iterator[LoadingProblem]:
-        """Yield what of a module is lost that the consumer builds without quantisation."""
+        """Yield what of a module is lost that the consumer builds without quantization."""
         if not module.is_quantized:
             return
         if module.role == "embedding":
-            problem = f"{self.consumer} does not load a quantised embedding as the file states it"
+            problem = f"{self.consumer} does not load a quantized embedding as the file states it"
         else:
             problem = (
-                f"{self.consumer} builds it without quantisation, and would drop "
+                f"{self.consumer} builds it without quantization, and would drop "
                 f"{self._dropped_name(module)}"
             )
         yield LoadingProblem(module.name, problem, leave())
@@ -152,7 +152,7 @@ class View:
                 module.name,
                 f"{self.consumer} builds it as {arguments.scheme}, and the file has it as "
                 f"{module.tensors[''].label}",
-                f"{NAME_IN_IGNORE}, or quantise it",
+                f"{NAME_IN_IGNORE}, or quantize it",
             )
         elif module.parameter.axes.endswith("in out"):
             yield wrong_axis(module)
@@ -160,7 +160,7 @@ class View:
             yield LoadingProblem(
                 module.name,
                 f"{self.consumer} builds it as {arguments.scheme}: {fault}",
-                "quantise it anew, or state how it is stored",
+                "quantize it anew, or state how it is stored",
             )
 
     def blocks(self, module: Module) -> Iterator[LoadingProblem]:
@@ -172,7 +172,7 @@ class View:
             yield LoadingProblem(
                 module.name,
                 f"its blocks have the shape {shape}, its scales {scales}",
-                "quantise anew",
+                "quantize anew",
             )
         elif outer is not None and inner is not None:
             rows, columns = (outer, inner) if rows_are_hidden else (2 * inner, outer)
@@ -181,7 +181,7 @@ class View:
                     module.name,
                     f"its blocks are of {shape[1]} rows of {shape[2] * _MXFP4_BLOCK}, and the "
                     f"configuration needs {rows} of {columns}: they do not lie along the inputs",
-                    "quantise the unquantised model anew",
+                    "quantize the unquantized model anew",
                 )
 
 

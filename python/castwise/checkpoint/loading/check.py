@@ -39,7 +39,7 @@ def check_loading(
     # Of `CHECKED`, but for llama.cpp, of which see `check_file`.
     consumers: Iterable[str],
     *,
-    # Other files that may state the quantisation, parsed, by name.
+    # Other files that may state the quantization, parsed, by name.
     files: Mapping[str, Any] | None = None,
     # Reads a tensor by its name; None if the data are not there yet.
     read: Read | None = None,
@@ -74,7 +74,7 @@ def check_file(
 def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
     """Return False if a consumer loads a scheme only with an option that it has not by default.
 
-    `dtype` is the format of most tensors that are not quantised; None if there are none.
+    `dtype` is the format of most tensors that are not quantized; None if there are none.
     """
     is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
     return not (is_narrow and is_decoded_alone(scheme, dtype))

@@ -72,7 +72,7 @@ class SourceComponent:
         self.tensors = self.statement.tensors
         if unreadable := self.statement.unreadable:
             raise self.refusal(f"{statement_text} cannot be read: {unreadable[0]}")
-        # What of it is quantised; None if nothing is.
+        # What of it is quantized; None if nothing is.
         self.quantization = found_in(component)
         if self.quantization is not None or derivation != "decode":
             reason = not_indexed(component)
@@ -91,7 +91,7 @@ class SourceComponent:
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """What is stated of the quantisation."""
+        """What is stated of the quantization."""
         return statements(self.statement.configs, self.statement.metadata)
 
     @cached_property
@@ -190,7 +190,7 @@ class Derived:
 
     @property
     def quantization(self) -> Quantization | None:
-        """What of the source is quantised; None if nothing is."""
+        """What of the source is quantized; None if nothing is."""
         return self.source.quantization
 
     def new_config_file(self, label: str) -> Config:
@@ -256,7 +256,7 @@ class Derived:
         for description in filter(None, dict.fromkeys(self.left_out.values())):
             names = [name for name, kind in self.left_out.items() if kind == description]
             texts.append(
-                f"left out, as an unquantised model has none: {description}, {len(names)}: "
+                f"left out, as an unquantized model has none: {description}, {len(names)}: "
                 f"{join_names(names)}"
             )
         for text in (*texts, *self.warnings):

@@ -86,7 +86,7 @@ def check_consumers(
             [problem for problems in faults.values() for problem in problems],
         )
     for name, problems in faults.items():
-        _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
+        _LOGGER.warning("%s: the quantized model is not for %s: %s", path, name, _text(problems))
 
 
 def refuse_file(

@@ -39,13 +39,13 @@ class DerivedCheckpoint:
         *,
         # Whether it becomes one file, which states in its metadata how weights are stored
         is_file: bool,
-        recipe: str | None = None,  # the producer whose form it gets; None if it is not quantised
+        recipe: str | None = None,  # the producer whose form it gets; None if it is not quantized
         # What a folder of a file of a whole model has beside its tensors.
         model: ModelFiles | None = None,
         # Patterns of a map that matched nothing, each with the nearest name.
         unused_patterns: Mapping[str, str | None] | None = None,
         consumer: str | None = None,  # who is to load the result; None if nobody says it
-        # What stays as it is of a model that is quantised
+        # What stays as it is of a model that is quantized
         kept_tensors: Sequence[KeptTensors] = (),
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]

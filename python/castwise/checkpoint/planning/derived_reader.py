@@ -90,7 +90,7 @@ class DerivedTensor:
     home: str  # the stored tensor in whose place it comes, such as that with the codes
     sources: Collection[str]  # all stored tensors that it is made of
     job: WeightJob  # what makes it, and others of the same weight
-    scheme: str | None = None  # how its codes are quantised; None for other tensors
+    scheme: str | None = None  # how its codes are quantized; None for other tensors
     decoding: Decoding | None = None  # how its values are decoded; None for other tensors
 
 
@@ -199,7 +199,7 @@ class DerivedReader:
         return Elements(tensor.format) if tensor else self._reader.elements(self.stored_name(name))
 
     def stated(self) -> Any:  # noqa: ANN401  (of JSON)
-        """Say that nothing is stated of quantised layers: the plan was made from the source's."""
+        """Say that nothing is stated of quantized layers: the plan was made from the source's."""
         return None
 
     def arrangement(self, name: str) -> Arrangement | None:

@@ -1,6 +1,6 @@
-"""The quantised weights of a checkpoint, which a cast must not take for numbers.
+"""The quantized weights of a checkpoint, which a cast must not take for numbers.
 
-Files beside the tensors say how they are quantised; where they say nothing, names, formats and
+Files beside the tensors say how they are quantized; where they say nothing, names, formats and
 shapes do.
 """
 
@@ -25,7 +25,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def quantization_of(source: Checkpoint) -> Quantization | None:
-    """Return what of an opened checkpoint is quantised; None if nothing is."""
+    """Return what of an opened checkpoint is quantized; None if nothing is."""
     quantizations = [
         add_prefix(quantization, component.prefix)
         for component in source.components
@@ -35,7 +35,7 @@ def quantization_of(source: Checkpoint) -> Quantization | None:
 
 
 def stale_statement(source: Checkpoint, quantization: Quantization | None) -> str | None:
-    """Name what states a quantisation that no tensor has; None if nothing does.
+    """Name what states a quantization that no tensor has; None if nothing does.
 
     Of a file that is what its metadata state: what is stated beside it may be of another file.
     """
@@ -50,7 +50,7 @@ def refuse_changes(
     plans: Mapping[str, Sequence[Planned]],
     refusal: Callable[[], str | None],
 ) -> None:
-    """Refuse a plan that casts a part of a quantised weight as if it were an array of numbers.
+    """Refuse a plan that casts a part of a quantized weight as if it were an array of numbers.
 
     `plans` are those of the shards, by path; `refusal` says why the source cannot be decoded.
     Warn of a statement that no tensor is stored by, as it stays.
@@ -68,7 +68,7 @@ def refuse_changes(
         quantization = _of_component(component) if new_formats else None
         if (stale := stale_statement(source, quantization)) is not None:
             _LOGGER.warning(
-                "%s: no weight is quantised, and %s stays, which states it: %s removes that",
+                "%s: no weight is quantized, and %s stays, which states it: %s removes that",
                 source.path_of(component),
                 stale,
                 function("dequantize"),
@@ -81,7 +81,7 @@ def refuse_changes(
                 f"To decode it: {decode}" if reason is None else f"{decode} refuses it: {reason}"
             )
             raise CheckpointError(
-                f"{source.path_of(component)} is quantised: {text}. {remedy}. Else map payloads "
+                f"{source.path_of(component)} is quantized: {text}. {remedy}. Else map payloads "
                 "and scales to 'keep' "
                 f"({argument('dtype_map')}), or cast them as if they were plain numbers "
                 f"({argument('raw', True)})"
@@ -96,7 +96,7 @@ def _of_component(component: Component) -> Quantization | None:
 
 
 def found_in(component: Component) -> Quantization | None:
-    """Return what of a component is quantised."""
+    """Return what of a component is quantized."""
     statement = component.statement
     if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
         return quantization_by_types(statement.tensors, component.prefix)
@@ -110,7 +110,7 @@ def found_in(component: Component) -> Quantization | None:
             quantization = recognize(others, configs, metadata)
     except ValueError as error:
         where = component.prefix or "the checkpoint"
-        raise CheckpointError(f"{where} is quantised as nothing here can tell: {error}") from error
+        raise CheckpointError(f"{where} is quantized as nothing here can tell: {error}") from error
     return quantization
 
 
@@ -131,7 +131,7 @@ def not_indexed(component: Component) -> str | None:
 
 
 def _changed_text(quantization: Quantization, new_formats: Mapping[str, str]) -> str | None:
-    """Say of the first part of a quantised weight that is changed what it is, and how many are."""
+    """Say of the first part of a quantized weight that is changed what it is, and how many are."""
     weights = [
         weight
         for weight in quantization.weights

@@ -1,4 +1,4 @@
-"""The quantised checkpoints that castwise writes: which schemes, for whom, and of what weights."""
+"""The quantized checkpoints that castwise writes: which schemes, for whom, and of what weights."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def loading_warning(
     # weights
     recipe: str | None,
     names: Collection[str],
-    # The format of most floating tensors that are not quantised; None if there are none
+    # The format of most floating tensors that are not quantized; None if there are none
     plain_format: str | None,
 ) -> str | None:
     """Say why transformers does not run a folder as it stands, with a remedy; None if it does."""
@@ -166,7 +166,7 @@ def loading_warning(
     for name in sorted(names) if recipe else ():
         if not loads_by_default("transformers", recipe or "", name, plain_format):
             return (
-                f"the quantised model needs dtype=torch.bfloat16 in transformers, which decodes "
+                f"the quantized model needs dtype=torch.bfloat16 in transformers, which decodes "
                 f"{name} to bfloat16 while the other tensors are {plain_format}; or cast the model "
                 "to bfloat16 first"
             )

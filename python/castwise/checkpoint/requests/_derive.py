@@ -1,4 +1,4 @@
-"""Plan what decodes, quantises or transcodes a checkpoint."""
+"""Plan what decodes, quantizes or transcodes a checkpoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Derive: TypeAlias = Callable[..., DerivedCheckpoint]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedOptions(CastOptions):
-    """The options of a run that decodes, quantises or transcodes; what it casts, it casts plainly.
+    """The options of a run that decodes, quantizes or transcodes; what it casts, it casts plainly.
 
     `report` has what decides the result.
     """
@@ -105,7 +105,7 @@ def planned_derivation(
         # The rest is what cannot be a file of any kind; ToFile says what can.
         if is_other and (is_container(destination) or request.suffix != SAFETENSORS):
             raise CheckpointError(
-                f"{destination}: a quantised checkpoint is a folder or a {request.suffix} file; "
+                f"{destination}: a quantized checkpoint is a folder or a {request.suffix} file; "
                 "name one"
             )
         result = derive(checkpoint, is_file=is_file)

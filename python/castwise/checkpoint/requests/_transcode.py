@@ -1,4 +1,4 @@
-"""Check in which form a quantised checkpoint is to be stored."""
+"""Check in which form a quantized checkpoint is to be stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def transcoding(
         raise CheckpointError(
             f"{given('recipe', form, option='--to')}: "
             f"{suggestion(form, form_names())}castwise transcodes to "
-            f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
+            f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantize "
             "(castwise quantize)"
         )
     if scheme is not None and scheme not in changed_schemes():
@@ -33,7 +33,7 @@ def transcoding(
             f"{given('scheme', scheme)}: {scheme_hint(scheme, changed_schemes())}"
             "without rounding castwise makes "
             f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
-            "decode (castwise dequantize) and quantise (castwise quantize)"
+            "decode (castwise dequantize) and quantize (castwise quantize)"
         )
     rows = checked_architecture(request.architecture)
     derive = partial(

@@ -90,7 +90,7 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
 
 
 def _decode_refusal(source: Checkpoint) -> str | None:
-    """Say why a quantised checkpoint is not decoded, which few casts need to know."""
+    """Say why a quantized checkpoint is not decoded, which few casts need to know."""
     from castwise.checkpoint.planning.decode.decode import decode_refusal  # noqa: PLC0415
 
     return decode_refusal(source)

@@ -129,7 +129,7 @@ class Request:
     decodes: ClassVar[bool] = True
     """The source may be a file whose tensors must be decoded."""
     is_plain: ClassVar[bool] = False
-    """What is written is not quantised, so that any container can hold it."""
+    """What is written is not quantized, so that any container can hold it."""
 
     source: PathArgument = option(
         comment="The checkpoint to read: a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` "
@@ -198,7 +198,7 @@ class Run:
 
     destination: PathArgument = option(
         comment="The checkpoint to write: a file or a folder as `source` may be, not of torch, "
-        "also `source` itself, or `hf://org/name` to push to. A quantised one is a folder, or "
+        "also `source` itself, or `hf://org/name` to push to. A quantized one is a folder, or "
         "one `.safetensors` file, whose metadata then state what `config.json` does else. What "
         "is there is replaced only with `overwrite`.",
         metavar="DST",
@@ -220,12 +220,12 @@ class Run:
         default=None,
         comment="The share of a tensor's nonzero values, from 0 to 1, that may become zero "
         "before that is an underflow, for `fail_on` and `CastSummary.findings`. By default 1 %, "
-        "or of weights that are quantised what so few bits give: 3 % for 8, 50 % for 4.",
+        "or of weights that are quantized what so few bits give: 3 % for 8, 50 % for 4.",
         group="losses",
         metavar="SHARE",
         parse="share",
         help="the share of a tensor's nonzero values that may become zero before that is an "
-        f"underflow: 0.05 or 5% (default: {MAX_ZEROS:.0%}, or of weights that are quantised "
+        f"underflow: 0.05 or 5% (default: {MAX_ZEROS:.0%}, or of weights that are quantized "
         "what so few bits give: 3% for 8, 50% for 4)",
     )
     dry_run: bool = option(
@@ -263,7 +263,7 @@ class Run:
         comment='Convert only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it '
         "beside `destination`; the rows are of its elements. When all parts are converted, by "
         "runs that see the same files, at the same time or not, `finish` makes the checkpoint of "
-        "them. A weight is decoded or quantised whole by one of them. One with other arguments "
+        "them. A weight is decoded or quantized whole by one of them. One with other arguments "
         "is refused, and so is a whole run as long as there are parts. Only into `.safetensors` "
         "and `.npy` files and folders, of tensors that stand uncompressed.",
         group="run",
@@ -339,7 +339,7 @@ class Cast(Request):
     ------
     CheckpointError
         The source is damaged or changes while it is read; what is asked makes no sense for it, such
-        as another format for the payload or a scale of a quantised weight without `raw`;
+        as another format for the payload or a scale of a quantized weight without `raw`;
         `destination` is there, or is `source` and a value would be lost; or its file system has
         less room than the result needs.
     ValueError, TypeError
@@ -461,9 +461,9 @@ class Cast(Request):
     )
     raw: bool = option(
         default=False,
-        comment="Cast codes and scales of quantised weights as if they were plain numbers. Else "
+        comment="Cast codes and scales of quantized weights as if they were plain numbers. Else "
         "a cast that would change one of them is refused.",
-        help="cast codes and scales of quantised weights as if they were plain numbers, which "
+        help="cast codes and scales of quantized weights as if they were plain numbers, which "
         "otherwise is refused",
     )
     as_bytes: bool = option(
@@ -477,15 +477,15 @@ class Cast(Request):
 
 @_options
 class Quantize(Request):
-    """Quantise the weights of a checkpoint, as a producer stores them, and write a new one.
+    """Quantize the weights of a checkpoint, as a producer stores them, and write a new one.
 
     The matrices of linear layers, and of experts stacked in one tensor, become the codes and scales
     that the producer's own tools make of them, bit for bit, under its names. Embeddings, norms,
     routers, heads and adapters stay as they are unless the map names them, and so do biases and all
-    other tensors. `config.json` states the quantisation, and the modules that it leaves out; the
+    other tensors. `config.json` states the quantization, and the modules that it leaves out; the
     index names the new tensors. No scales of inputs are made: those need data.
 
-    It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantised
+    It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantized
     and written, so memory does not grow with the size of tensors. Weights with a scale of the whole
     tensor are read twice. What engines fuse (q, k and v; gate and up) shares its global scale.
 
@@ -497,9 +497,9 @@ class Quantize(Request):
     Raises
     ------
     CheckpointError
-        The checkpoint is quantised already; the scheme and the recipe do not go together, or one of
+        The checkpoint is quantized already; the scheme and the recipe do not go together, or one of
         them is unknown; the recipe cannot hold a weight; a weight has infinite or NaN elements; no
-        weight would be quantised; or what makes `cast_file` raise it.
+        weight would be quantized; or what makes `cast_file` raise it.
     ValueError, TypeError
         An option is wrong.
     OSError
@@ -516,7 +516,7 @@ class Quantize(Request):
     """
 
     command: ClassVar[str] = "quantize"
-    action: ClassVar[str] = "quantised"
+    action: ClassVar[str] = "quantized"
     decodes: ClassVar[bool] = False
 
     scheme: WrittenScheme | None = option(
@@ -584,14 +584,14 @@ class Quantize(Request):
 
 @_options
 class Dequantize(Request):
-    """Decode the quantised weights of a checkpoint and write a new one without quantisation.
+    """Decode the quantized weights of a checkpoint and write a new one without quantization.
 
-    Weights get the names and shapes that they have in the unquantised model; the tensors that only
+    Weights get the names and shapes that they have in the unquantized model; the tensors that only
     decode them are not written, and the scales of inputs, outputs, attention and its caches, which
     that model does not have, are left out with a warning. All other tensors stay as they are, byte
     for byte; but where `config.json` states the dtype of the model, those in bfloat16 and float16
     become what the weights become, as libraries load all of them in that. In a folder, what states
-    the quantisation goes: the sections of `config.json`, whose dtype becomes that of the weights,
+    the quantization goes: the sections of `config.json`, whose dtype becomes that of the weights,
     `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of metadata; the
     index names the new tensors.
 
@@ -613,7 +613,7 @@ class Dequantize(Request):
     Raises
     ------
     CheckpointError
-        No weight is quantised; or one cannot be decoded for certain: a scale is missing, or has not
+        No weight is quantized; or one cannot be decoded for certain: a scale is missing, or has not
         the shape that the block needs; a scale has no weight; nothing, or not everything, says how
         it is stored; a configuration contradicts the tensors; castwise does not decode its kind; or
         what makes `cast_file` raise it.
@@ -656,18 +656,18 @@ class Dequantize(Request):
     only: str | None = option(
         default=None,
         comment="A regular expression that matches the whole names of the weights to decode, as "
-        "they are in the unquantised model; the others stay quantised.",
+        "they are in the unquantized model; the others stay quantized.",
         metavar="REGEX",
-        help="decode only the weights whose whole names, as of the unquantised model, match",
+        help="decode only the weights whose whole names, as of the unquantized model, match",
     )
 
 
 @_options
 class Transcode(Request):
-    """Write a quantised checkpoint as another producer stores it, with the same values.
+    """Write a quantized checkpoint as another producer stores it, with the same values.
 
     Codes and scales stay; names and shapes change, where they lie, and what states the
-    quantisation. From one to another go
+    quantization. From one to another go
 
     - NVFP4, MXFP8 and FP8 by tensor of ModelOpt, compressed-tensors and ComfyUI, and FP8 by channel
       of the first two,
@@ -701,7 +701,7 @@ class Transcode(Request):
     Raises
     ------
     CheckpointError
-        The checkpoint is not quantised, is stored so already, or cannot be transcoded;
+        The checkpoint is not quantized, is stored so already, or cannot be transcoded;
         a part is missing or has another shape than its weight needs; the other form has no place
         for one of its parts; no reciprocal of a global scale leaves all values what they are;
         another scheme does not have all values of a block; llama.cpp would compute something else

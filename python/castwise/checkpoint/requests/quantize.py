@@ -1,4 +1,4 @@
-"""Check what is to be quantised, and how."""
+"""Check what is to be quantized, and how."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def quantizing(
 
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:
-    """Check what is to be quantised, and how."""
+    """Check what is to be quantized, and how."""
     usual: str | None = request.scheme
     values = request.dtype_map
     map_name = values if isinstance(values, str) and is_map_name(values) else None
@@ -108,7 +108,7 @@ def checked_embeddings(value: object, consumer: object) -> bool:
         loaders = ", ".join(row.name for row in consumers() if row.embeddings)
         raise CheckpointError(
             f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
-            "loads no embeddings and heads that are quantised; leave it out, or name who does "
+            "loads no embeddings and heads that are quantized; leave it out, or name who does "
             f"({argument('consumer')}): {loaders}"
         )
     return loads_them if value is None else value

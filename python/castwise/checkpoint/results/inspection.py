@@ -34,9 +34,9 @@ class Inspection(Rendered):
     metadata
         Its metadata.
     quantization
-        Its quantised weights: of each the scheme, the payload and the scales as far as names,
+        Its quantized weights: of each the scheme, the payload and the scales as far as names,
         shapes, metadata and the configurations beside the file tell; and orphans, which are
-        payloads without scale and scales without payload. None if nothing is quantised.
+        payloads without scale and scales without payload. None if nothing is quantized.
 
     """
 
@@ -46,7 +46,7 @@ class Inspection(Rendered):
     quantization: Quantization | None = None
 
     def bits_per_weight(self) -> dict[str, float | None]:
-        """Return the bits that an element of each quantised weight takes with all that decodes it.
+        """Return the bits that an element of each quantized weight takes with all that decodes it.
 
         By the name of the payload; None if the scheme is not known. Scales of activations do not
         count.
@@ -73,11 +73,11 @@ class Inspection(Rendered):
             listed(info.label for info in self.tensors) or None,
             None
             if quantization is None
-            else counted(len(quantization.weights), "quantised weight"),
+            else counted(len(quantization.weights), "quantized weight"),
         )
 
     def __sheet__(self) -> Sheet:
-        """Return tables of the tensors, of the formats, and of what is quantised."""
+        """Return tables of the tensors, of the formats, and of what is quantized."""
         return inspection_sheet(self, every=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,13 +145,13 @@ def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
 
 
 def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iterator[Part]:
-    """Show what is stated, the quantised weights by group, and what lacks its counterpart."""
+    """Show what is stated, the quantized weights by group, and what lacks its counterpart."""
     source_text = (
         f"stated in {', '.join(quantization.stated)}"
         if quantization.stated
         else "told by tensors alone"
     )
-    lines = ["", f"quantised weights, {source_text}"]
+    lines = ["", f"quantized weights, {source_text}"]
     lines += [f"  not readable: {reason}" for reason in quantization.unreadable]
     if quantization.unknown is not None:
         lines.append(

@@ -89,14 +89,14 @@ def write_card(
     if base is not None:
         data["base_model"] = base.name
         data.pop("base_model_relation", None)
-        if _is_quantised(summary):
+        if _is_quantized(summary):
             data["base_model_relation"] = "quantized"
     body = card.text.strip() or f"# {folder.name}"
     card.text = f"\n{body}\n\n{_section(summary, command, base)}"
     (folder / CARD).write_text(str(card), "utf-8", newline="\n")
 
 
-def _is_quantised(summary: CastSummary) -> bool:
+def _is_quantized(summary: CastSummary) -> bool:
     """Return True if the tensors that changed take about 8 bits for an element, or fewer."""
     new_rows = [row for row in summary.rows if row.target not in {None, row.source}]
     count = sum(math.prod(row.shape) for row in new_rows)

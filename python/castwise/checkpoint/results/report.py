@@ -192,7 +192,7 @@ MAX_ZEROS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DecodeReport:
-    """What decoding a quantised weight lost; reports can be added, also to those of casts.
+    """What decoding a quantized weight lost; reports can be added, also to those of casts.
 
     Attributes
     ----------
@@ -325,7 +325,7 @@ class CastRow(NamedTuple):
 
     @property
     def has_scheme(self) -> bool:
-        """True for a weight that was quantised before, or is now, and not for a scale of it."""
+        """True for a weight that was quantized before, or is now, and not for a scale of it."""
         return self._is_scheme or self.source not in _FORMATS
 
     @property

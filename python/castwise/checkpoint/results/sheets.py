@@ -17,7 +17,7 @@ GROUPS, TOTALS, ALL = "groups", "totals", "all"
 """What a row of a table stands for."""
 
 # What is done to weights alone, so that others are cast; transcoding makes scales anew, too.
-_OF_WEIGHTS = ("quantised", "decoded")
+_OF_WEIGHTS = ("quantized", "decoded")
 
 _NAMES = ("tensor", "shape", "from", "to")
 _LOSSES = (
@@ -60,7 +60,7 @@ def conversion_sheet(
 
 
 def converted_rows(rows: Sequence[CastRow]) -> list[CastRow]:
-    """Return the tensors that a summary counts: of quantised weights their payloads alone."""
+    """Return the tensors that a summary counts: of quantized weights their payloads alone."""
     if _has_casts(rows):
         return [row for row in rows if isinstance(row.report, CastReport)]
     # What is new, such as a scale, had no bytes.

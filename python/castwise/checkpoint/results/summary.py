@@ -76,9 +76,9 @@ class CastSummary(Rendered):
         The share of a tensor's nonzero values that may become zero before that is an underflow, as
         the run was told, or what `default_max_zeros` says of the rows.
     action
-        What was done to the tensors: "cast", "quantised", "decoded" or "transcoded".
+        What was done to the tensors: "cast", "quantized", "decoded" or "transcoded".
     kept
-        What stays as it is, by role and reason, where a model was quantised, or cast by a map that
+        What stays as it is, by role and reason, where a model was quantized, or cast by a map that
         comes with castwise.
 
     """
@@ -204,7 +204,7 @@ def checked_share(max_zeros: object) -> float:
 def default_max_zeros(rows: Iterable[CastRow]) -> float:
     """Return the share of a tensor's values that may become zero where nobody says it.
 
-    It is 1 %; of weights that were quantised, about twice what normally distributed ones lose in
+    It is 1 %; of weights that were quantized, about twice what normally distributed ones lose in
     so few bits.
     """
     names = {row.target for row in rows if isinstance(row.report, CastReport)}

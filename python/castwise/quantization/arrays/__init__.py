@@ -1,1 +1,1 @@
-"""Quantised arrays: their parts as stored, made and decoded."""
+"""Quantized arrays: their parts as stored, made and decoded."""

@@ -1,4 +1,4 @@
-"""Refuse parts of a quantised array that do not fit each other."""
+"""Refuse parts of a quantized array that do not fit each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(q: StoredArray) -> None:
 
 
 def faults(q: StoredArray) -> Iterator[str]:
-    """Yield what does not fit of the parts of a quantised array; nothing if all of it does."""
+    """Yield what does not fit of the parts of a quantized array; nothing if all of it does."""
     for name in ("data", "scale", "global_scale", "zero_point"):
         part = getattr(q, name)
         if not hasattr(part, "dtype") and (part is not None or name in {"data", "scale"}):

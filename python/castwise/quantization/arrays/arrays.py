@@ -1,4 +1,4 @@
-"""Quantised arrays: the parts as stored, checked against each other."""
+"""Quantized arrays: the parts as stored, checked against each other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class QuantizedArray(Rendered):
     zero_point : ndarray, optional
         As stored: int8 of the scales' shape, or packed as codes are.
     shape : tuple of int
-        Of the array that was quantised. By default what `data` has room for.
+        Of the array that was quantized. By default what `data` has room for.
     recipe : str, optional
         The producer in whose form the arrays are. None: codes in bytes, low bits first, beside
         plain scales.
@@ -229,7 +229,7 @@ class QuantizedArray(Rendered):
         axis: int | None = None,
         variant: Variant | None = None,
     ) -> Self:
-        """Make a quantised array from the arrays that a producer stored.
+        """Make a quantized array from the arrays that a producer stored.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class QuantizedArray(Rendered):
         )
 
     def report(self, x: ArrayLike, *, arithmetic: Arithmetic = "peer") -> QuantizationReport:
-        """Compare the decoded values with the array that was quantised.
+        """Compare the decoded values with the array that was quantized.
 
         Parameters
         ----------
@@ -334,7 +334,7 @@ def dequantize(
     out: NDArray[Any] | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
-    """Decode a quantised array, in one pass.
+    """Decode a quantized array, in one pass.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compare a plain matrix with a quantised one, without decoding it first."""
+"""Compare a plain matrix with a quantized one, without decoding it first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from castwise.quantization.arrays.views import Array, StoredArray, views_of
 
 
 class RowComparison(NamedTuple):
-    """How the rows of a quantised matrix differ from plain ones."""
+    """How the rows of a quantized matrix differ from plain ones."""
 
     # Of the plain rows and the decoded ones.
     comparison: _core.Comparison
@@ -38,7 +38,7 @@ def compare_rows(
     # Whether what is lost is found, too.
     measure: bool = True,
 ) -> RowComparison | None:
-    """Compare a matrix with a quantised one, decoded to its dtype, in one pass of the core.
+    """Compare a matrix with a quantized one, decoded to its dtype, in one pass of the core.
 
     Returns None where the core sees the matrix otherwise than in C order, or decodes it in steps.
     """

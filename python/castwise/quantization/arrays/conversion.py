@@ -1,4 +1,4 @@
-"""Convert quantised arrays to the layout of another producer, with the same codes and scales.
+"""Convert quantized arrays to the layout of another producer, with the same codes and scales.
 
 Between two producers codes are unsigned numbers of so many bits, one per byte, in rows of the
 weight, and scales and zero points those of the blocks of each row, whatever they are packed in.

@@ -1,4 +1,4 @@
-"""Decode quantised arrays: what the core needs to know of their parts."""
+"""Decode quantized arrays: what the core needs to know of their parts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decode_array(
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
-    """Decode a quantised array, as `castwise.quantization.dequantize` does."""
+    """Decode a quantized array, as `castwise.quantization.dequantize` does."""
     if arithmetic not in _ARITHMETIC:
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
     decoder = q._ready.get(arithmetic)
@@ -256,7 +256,7 @@ def _only_views(q: StoredArray, operands: dict[str, Any]) -> bool:
 
 
 def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
-    """Return the scales in the core's form, decoded where they are quantised themselves."""
+    """Return the scales in the core's form, decoded where they are quantized themselves."""
     scale: Array = q.scale
     if "nested scale" in q.extras:
         flat = np.empty((1, scale.size), np.float32)
@@ -398,7 +398,7 @@ def losses_of(
     arithmetic: Arithmetic,
     certainties: tuple[bool, bool] | None = None,
 ) -> DecodingLosses:
-    """Count what decoding a quantised array into `values` lost.
+    """Count what decoding a quantized array into `values` lost.
 
     Most slabs lose nothing, which the scales tell in little time: `certainties`, if known.
     """

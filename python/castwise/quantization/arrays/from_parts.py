@@ -73,7 +73,7 @@ def recognized_parts(
     # Those that recognition matched; else all of the producer are tried
     layouts: Sequence[Layout] = (),
 ) -> Made:
-    """Make the quantised array that some parts are, which may be lazy."""
+    """Make the quantized array that some parts are, which may be lazy."""
     row = find_recipe(recipe)
     if scheme is not None:
         find_scheme(scheme)
@@ -122,7 +122,7 @@ def recognized_parts(
 
 
 def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a quantised array that was not checked yet."""
+    """Return the fields of a quantized array that was not checked yet."""
     return {
         **dict.fromkeys(("scale", "global_scale", "zero_point")),
         **arguments,
@@ -275,7 +275,7 @@ def _stated_shape(
 
 
 def _arrays(match: Match[_NamedPart]) -> dict[str, Any]:
-    """Return the arguments of the quantised array for which the parts stand."""
+    """Return the arguments of the quantized array for which the parts stand."""
     arguments: dict[str, Any] = {
         "data": match.payload.array,
         "extras": _state(match).get("extras", {}),

@@ -1,4 +1,4 @@
-"""The parts of quantised arrays under the names that producers give them."""
+"""The parts of quantized arrays under the names that producers give them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HEAD = "weight"
 
 
 def named_parts(q: StoredArray, recipe: str | None) -> dict[str, Array]:
-    """Return the parts of a quantised array by a producer's names."""
+    """Return the parts of a quantized array by a producer's names."""
     if recipe is not None and find_recipe(recipe) is not views_of(q).recipe:
         q = _stored_alike(q, find_recipe(recipe))
     views = views_of(q)
@@ -87,7 +87,7 @@ def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
     if problem is not None:
         raise ValueError(
             f"recipe={recipe.name!r} is not valid: {problem}. castwise transcode converts "
-            "checkpoints of some producers; else dequantise, and quantise with "
+            "checkpoints of some producers; else dequantize, and quantize with "
             f"recipe={recipe.name!r}."
         )
     shapes = {"data": target.data_shape, "scale": target.scale_shape, "global_scale": recipe.scalar}

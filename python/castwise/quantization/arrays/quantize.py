@@ -1,4 +1,4 @@
-"""Quantise arrays: plan what follows from the arguments, and let the core fill the parts."""
+"""Quantize arrays: plan what follows from the arguments, and let the core fill the parts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def quantize(
     seed: int = 0,
     threads: int | None = None,
 ) -> QuantizedArray:
-    """Quantise an array: scales, codes and packing in one pass.
+    """Quantize an array: scales, codes and packing in one pass.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def quantize_slab(
     amax: float | None = None,
     threads: int | None = None,
 ) -> QuantizedArray:
-    """Quantise an array, as `quantize` does, without a warning of its scales."""
+    """Quantize an array, as `quantize` does, without a warning of its scales."""
     rest = (scale_rule, None, "raise", None, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size:
@@ -225,7 +225,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     four_over_six: str | None,
     seed: int,
 ) -> _Plan:
-    """Plan how arrays of a shape and dtype are quantised."""
+    """Plan how arrays of a shape and dtype are quantized."""
     check_float(shape, dtype)
     row = find_scheme(scheme)
     axis = integer("axis", axis, -len(shape), len(shape) - 1)
@@ -484,7 +484,7 @@ def _result(  # noqa: PLR0917
     zero_point: Array | None = None,
     bias: Array | None = None,
 ) -> QuantizedArray:
-    """Make the quantised array of the parts that were filled."""
+    """Make the quantized array of the parts that were filled."""
     fields = plan.fields.copy()
     fields["data"], fields["scale"], fields["_ready"] = data, scale, {}
     fields["global_scale"], fields["zero_point"] = global_scale, zero_point

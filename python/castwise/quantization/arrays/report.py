@@ -1,4 +1,4 @@
-"""The report of what quantisation lost."""
+"""The report of what quantization lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from castwise.text.brief import brief_fields, short
 
 @dataclass(frozen=True, slots=True)
 class QuantizationReport(Rendered):
-    """How decoded values differ from the array that was quantised.
+    """How decoded values differ from the array that was quantized.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class _Decodable(Protocol):
 def report_on(
     q: _Decodable, x: NDArray[Any], decode: Callable[[Any, DTypeLike], NDArray[Any]]
 ) -> QuantizationReport:
-    """Compare an array with what a quantised one decodes to, in float64."""
+    """Compare an array with what a quantized one decodes to, in float64."""
     if x.shape != q.shape:
         raise ValueError(f"x has shape {x.shape}; use {q.shape}.")
     if format_name(x.dtype.name) is None or x.dtype.kind == "c":

@@ -1,4 +1,4 @@
-"""Cut quantised arrays by rows: what of each part belongs to rows of one matrix."""
+"""Cut quantized arrays by rows: what of each part belongs to rows of one matrix."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _step(views: Views, nested_block: int) -> int:
 
 
 def rows_of(
-    q: Rows,  # A quantised array; what is needed of lazy parts is read
+    q: Rows,  # A quantized array; what is needed of lazy parts is read
     start: int,  # the rows; `start` is a multiple of `row_step`, and `stop` is one or the end
     stop: int,
     place: Sequence[int] = (),  # where the matrix is in its stack
 ) -> Rows:
-    """Return rows of a matrix as a quantised array that shares memory.
+    """Return rows of a matrix as a quantized array that shares memory.
 
     ValueError: the rows are not whole steps, or the array is not a matrix, or stack of them, whose
     axis is one of its last two.

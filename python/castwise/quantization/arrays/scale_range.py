@@ -17,7 +17,7 @@ from castwise.quantization.producers.registry import written_layout
 from castwise.quantization.producers.schemes import Scheme, has_global_scale, schemes
 
 Encode = Callable[[Array, float], QuantizedArray]
-"""Quantises an array in the same way, given by which factor it is that of before."""
+"""Quantizes an array in the same way, given by which factor it is that of before."""
 
 _MOST_LOST_DB = 0.75
 _LEAST_AMAX = 1e-4
@@ -63,7 +63,7 @@ def amax_bounds(
 
 
 def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
-    """Return how many decibels less a quantised array keeps than that of the same at magnitude 1.
+    """Return how many decibels less a quantized array keeps than that of the same at magnitude 1.
 
     0 if its largest magnitude is within the bounds, as that of nearly all weights is.
     """

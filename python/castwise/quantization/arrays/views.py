@@ -1,4 +1,4 @@
-"""Where the codes, scales and zero points of a quantised array lie, as the core reads them.
+"""Where the codes, scales and zero points of a quantized array lie, as the core reads them.
 
 The core sees a stack of matrices whose codes are packed along the last axis. `Views` turns stored
 arrays into that form, by views where they are large, and back.
@@ -37,12 +37,12 @@ _BYTE = 8
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """The geometry of one quantised array."""
+    """The geometry of one quantized array."""
 
     scheme: Scheme  # rows of the tables
     recipe: Producer | None
     layout: Layout
-    shape: tuple[int, ...]  # of the array that was quantised
+    shape: tuple[int, ...]  # of the array that was quantized
     axis: int  # along which codes share a scale
     # (rows, columns) that share a scale, 0 for the whole axis; the axis is that of the columns
     block: tuple[int, int]
@@ -252,7 +252,7 @@ def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
 
 
 class StoredGeometry(Protocol):
-    """What the geometry of a quantised array depends on."""
+    """What the geometry of a quantized array depends on."""
 
     @property
     def scheme(self) -> str: ...
@@ -271,7 +271,7 @@ class StoredGeometry(Protocol):
 
 
 class StoredArray(StoredGeometry, Protocol):
-    """A quantised array, as the modules below its class see it: its geometry and its parts."""
+    """A quantized array, as the modules below its class see it: its geometry and its parts."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -293,9 +293,9 @@ class StoredArray(StoredGeometry, Protocol):
 
 
 def views_of(q: StoredGeometry) -> Views:
-    """Return the geometry of a quantised array."""
+    """Return the geometry of a quantized array."""
     if q.layout is None or q.shape is None or q.block is None:
-        raise ValueError("the quantised array has no geometry yet.")
+        raise ValueError("the quantized array has no geometry yet.")
     return geometry(
         q.scheme,
         q.recipe,

@@ -1,1 +1,1 @@
-"""How producers name, store and declare quantised weights, with a module for each."""
+"""How producers name, store and declare quantized weights, with a module for each."""

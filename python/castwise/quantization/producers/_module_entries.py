@@ -151,7 +151,7 @@ def _by_entries(
             return ModuleValues(section, f"states {entry!r} of it, which is not an object")
         statements = {key: value for key, value in entry.items() if value is not None}
         if _is_left(statements):
-            return ModuleValues(section, "states that it is not quantised")
+            return ModuleValues(section, "states that it is not quantized")
         return ModuleValues({**section, **statements}, unknown_key(entry, known_keys))
 
     return values

@@ -1,4 +1,4 @@
-"""What configurations and metadata state of quantised weights: where sections are, and whose.
+"""What configurations and metadata state of quantized weights: where sections are, and whose.
 
 Files are untrusted: a value of another type than its producer writes counts as if it were not
 there.
@@ -44,7 +44,7 @@ MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """That a model is quantised, and how."""
+    """That a model is quantized, and how."""
 
     origin: str  # the file, or the key of the metadata
     method: str  # the name of the method there
@@ -125,7 +125,7 @@ def _sections(name: str, config: object, depth: int) -> Iterator[Section]:
 
 
 def method_of(key: str, section: Mapping[str, Any]) -> str | None:
-    """Return what a section names as its method; None if it quantises nothing."""
+    """Return what a section names as its method; None if it quantizes nothing."""
     for name in METHOD_KEYS:
         if isinstance(method := section.get(name), str):
             return method
@@ -162,7 +162,7 @@ _OF_NO_WEIGHT = frozenset(
         *("quantization_status", "global_compression_ratio", "producer"),
     )
 )
-"""Keys that list what is not quantised, whose names may begin with the part, and that tell of the
+"""Keys that list what is not quantized, whose names may begin with the part, and that tell of the
 making of the model."""
 
 

@@ -46,9 +46,9 @@ class Loading:
         Which matrices of experts must have the same scheme: of a layer those that compute the same,
         all of a layer, or all of the model.
     keeps_experts : bool
-        Whether experts may stay as they are where other weights are quantised.
+        Whether experts may stay as they are where other weights are quantized.
     plain : tuple of str
-        What is in the names of modules that it never quantises, whatever a configuration states.
+        What is in the names of modules that it never quantizes, whatever a configuration states.
     source : str
         The test that loads such checkpoints, or the address of the consumer's source that does.
 
@@ -90,7 +90,7 @@ class Consumer:
         The producer to whose layout `transcode_file` converts those checkpoints first; None if the
         consumer loads them as they are.
     embeddings : bool
-        Whether it loads quantised embeddings, and heads, of every scheme that it loads.
+        Whether it loads quantized embeddings, and heads, of every scheme that it loads.
 
     """
 
@@ -206,7 +206,7 @@ _CONSUMERS = (
 
 
 def consumers() -> tuple[Consumer, ...]:
-    """Return who loads the quantised checkpoints that castwise writes.
+    """Return who loads the quantized checkpoints that castwise writes.
 
     Returns
     -------

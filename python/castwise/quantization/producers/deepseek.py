@@ -66,7 +66,7 @@ def _write(modules: EncodedModules) -> Statements:
 
 
 def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
-    """Yield names, as expressions those that are the end of the name of a quantised module.
+    """Yield names, as expressions those that are the end of the name of a quantized module.
 
     transformers leaves out what ends with such a text, or what it matches as an expression.
     """

@@ -38,7 +38,7 @@ _OF_ATTENTION = re.compile(
 
 
 def scale_of_attention(name: str) -> str | None:
-    """Say whose scale a tensor is, by its name in a quantised model; None if it is another."""
+    """Say whose scale a tensor is, by its name in a quantized model; None if it is another."""
     if _OF_CACHES.fullmatch(name):
         return "scales of caches"
     return "scales of attention" if _OF_ATTENTION.fullmatch(name) else None
@@ -58,7 +58,7 @@ _MODULE_PARAMETERS = (
 """Parameters of which a module may have several, so that one beside a payload is not part of it."""
 
 _BIASES = ("bias", "e_score_correction_bias")
-"""Names of biases, the second one that of routers, which nothing quantises."""
+"""Names of biases, the second one that of routers, which nothing quantizes."""
 
 
 def with_foreign(
@@ -84,13 +84,13 @@ def with_foreign(
 class _Siblings:
     """The tensors of each module: those with the same name but for the last component.
 
-    What a module has is judged once, however many of its parameters are quantised.
+    What a module has is judged once, however many of its parameters are quantized.
     """
 
     def __init__(
         self, tensors: Mapping[str, Described], known_names: Collection[str], weights: Iterable[str]
     ) -> None:
-        """Group tensors by module, and the parameters that are quantised."""
+        """Group tensors by module, and the parameters that are quantized."""
         self._tensors = tensors
         self._known_names = known_names
         self._names = sorted(tensors)
@@ -140,7 +140,7 @@ class _Siblings:
                 yield self._tensors[name].name
 
     def _is_other(self, name: str, module: str) -> bool:
-        """Return True for what a module has whether or not its weights are quantised."""
+        """Return True for what a module has whether or not its weights are quantized."""
         info, last = self._tensors[name], tail(name)
         if info.name in self._known_names or last in (*_BIASES, *MARKERS):
             return True

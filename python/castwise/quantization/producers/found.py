@@ -1,4 +1,4 @@
-"""What is found of quantised weights."""
+"""What is found of quantized weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QuantizedWeight:
     Attributes
     ----------
     name
-        Name of the weight, as it would be without quantisation.
+        Name of the weight, as it would be without quantization.
     scheme
         What is stored, such as "fp8_block", "nvfp4" or "int4_group"; None if neither names, formats
         and shapes nor a configuration tell.
@@ -84,7 +84,7 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A tensor of a quantised weight that lacks the others.
+    """A tensor of a quantized weight that lacks the others.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Quantization(Rendered):
-    """What of a checkpoint is quantised.
+    """What of a checkpoint is quantized.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Quantization(Rendered):
     unknown
         A stated method that castwise does not know; any tensor may be part of it.
     weights
-        The quantised weights, in the order of their payloads.
+        The quantized weights, in the order of their payloads.
     orphans
         Payloads without scale and scales without payload.
     others

@@ -60,7 +60,7 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
 
 
 def numbered_kernel(name: str) -> str | None:
-    """Return the name that a numbered kernel has in an unquantised model; None for others."""
+    """Return the name that a numbered kernel has in an unquantized model; None for others."""
     match = _VARIABLE.fullmatch(name) if "/vars/" in name else None
     return f"{match[1]}/vars/0" if match else None
 

@@ -1,4 +1,4 @@
-"""What the configuration of a Keras model states of its quantised layers.
+"""What the configuration of a Keras model states of its quantized layers.
 
 A `.keras` file has it; a file of weights alone has not. Keras numbers the variables of a layer, and
 beside them states only the name of the layer: mode, packing and shape stand in the configuration.
@@ -58,7 +58,7 @@ class KerasLayer:
     """A layer as a configuration describes it."""
 
     kind: str  # its class
-    # The mode of its policy, without numbers; None if it is not quantised, `_BY_SHAPE` if shapes
+    # The mode of its policy, without numbers; None if it is not quantized, `_BY_SHAPE` if shapes
     # tell it.
     mode: str | None
     block: int | None  # the size of groups of int4, GPTQ and AWQ; None for whole channels
@@ -70,7 +70,7 @@ class KerasLayer:
 def stated_layers(
     model: object, names: Mapping[str, str], coded_paths: Collection[str] = ()
 ) -> dict[str, list[KerasLayer]]:
-    """Return what is stated of layers, by where their variables are; nothing if none is quantised.
+    """Return what is stated of layers, by where their variables are; nothing if none is quantized.
 
     ValueError: The configuration is nested too deep.
     """
@@ -186,7 +186,7 @@ def _check_depth(depth: int) -> None:
 
 
 def plain_model(model: object, depth: int = 0) -> Any:  # noqa: ANN401  (of JSON)
-    """Return a copy of a configuration whose policies are those of before quantisation.
+    """Return a copy of a configuration whose policies are those of before quantization.
 
     ValueError for one that is nested too deep.
     """
@@ -308,7 +308,7 @@ def _form_alone(case: StoredWeight, path: str) -> WeightForm:
             layer = _with_mode_by_parts(case, KerasLayer("Dense", None, None, None, {}, {}))
             return _calibrated_form(case, layer, (shape[1], outputs[0]))
     raise Undecodable(
-        f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
+        f"nothing states how the layer {path!r} is quantized, and shapes do not tell; {_REMEDY}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a layout is: one way to store a quantised weight as several tensors."""
+"""What a layout is: one way to store a quantized weight as several tensors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """One way to store a quantised weight as several tensors."""
+    """One way to store a quantized weight as several tensors."""
 
     # What is stored; "{}" stands for tensor, channel, group or block. "" if only a configuration
     # says it.
@@ -142,7 +142,7 @@ class Layout:
     columns: tuple[int, int] | None = None
     # Last components of the names of parameters stored so; any if empty.
     parameters: tuple[str, ...] = ()
-    # How its arrays are read and written; None if they are only recognised.
+    # How its arrays are read and written; None if they are only recognized.
     storage: Storage | None = None
 
 

@@ -79,7 +79,7 @@ def _read(section: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         entry = entries.get(module)
         if section.get(module) is False:
-            return Stated(problem="states that it is not quantised")
+            return Stated(problem="states that it is not quantized")
         values = common if entry is None else entry
         if (unknown := unknown_key(values, _KEYS)) is not None:
             return Stated(problem=unknown)

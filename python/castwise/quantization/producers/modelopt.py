@@ -234,9 +234,9 @@ def _write(modules: EncodedModules) -> Statements:
 
 _FORMS = same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor", "fp8_channel")
 _LOADING_WARNING = (
-    "the quantised model is not for transformers, which does not read what ModelOpt states "
+    "the quantized model is not for transformers, which does not read what ModelOpt states "
     "and takes codes for weights: load it with an engine that does, such as vLLM or "
-    "TensorRT-LLM, or quantise it as another producer"
+    "TensorRT-LLM, or quantize it as another producer"
 )
 
 MODELOPT = Producer(

@@ -39,7 +39,7 @@ class Written:
     tile: tuple[int, int] = (1, 1)
     step: int = 1  # slabs are multiples of so many rows, beside whole blocks
     stacks: bool = False  # experts may be stacked in one tensor
-    # Only such experts are stored so, and in an unquantised model their matrices are (in, out).
+    # Only such experts are stored so, and in an unquantized model their matrices are (in, out).
     is_transposed: bool = False
     shares: bool = False  # what engines fuse must have the same global scale
     symmetric: bool = True  # false for groups that have a bias
@@ -86,7 +86,7 @@ class EncodedModules:
     """The modules of a component, as is to be stated of them."""
 
     encodings: Mapping[str, Encoding]  # how the weight of each is stored
-    plain: Sequence[str]  # those that are not quantised
+    plain: Sequence[str]  # those that are not quantized
     inputs: bool  # true if there are scales of inputs, too
     # Those of `encodings` that are embeddings, and no linear layers.
     embeddings: frozenset[str] = frozenset()
@@ -116,15 +116,15 @@ Section = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Configuration:
-    """How configurations and metadata state what a producer has quantised."""
+    """How configurations and metadata state what a producer has quantized."""
 
     # What reads a section of a configuration, by its names as `quant_method`.
     readers: Mapping[str, StatementReader] = field(default_factory=dict)
     # Says from a section why none of its weights is decoded.
     undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
-    # By method, the key of a section that lists the modules that are not quantised.
+    # By method, the key of a section that lists the modules that are not quantized.
     kept_keys: Mapping[str, str] = field(default_factory=dict)
-    # The key of a section that states how the caches of attention are quantised.
+    # The key of a section that states how the caches of attention are quantized.
     cache_key: str | None = None
     # The file that it alone writes, None for those that `config.json` holds.
     config_file: str | None = None
@@ -157,7 +157,7 @@ class Writing:
     loading_warning: str | None = None
     states_several: bool = False  # its configuration states a scheme for each module
     is_loaded: bool = False  # transformers loads what it writes
-    # "loaded" if what loads its checkpoints takes embeddings that are quantised, "named" if its
+    # "loaded" if what loads its checkpoints takes embeddings that are quantized, "named" if its
     # configuration can name them, and nothing loads them; empty if it stores none.
     embeddings: Literal["", "named", "loaded"] = ""
 
@@ -198,7 +198,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Producer:
-    """A producer: how it names, stores and states quantised weights, and what it writes."""
+    """A producer: how it names, stores and states quantized weights, and what it writes."""
 
     name: str  # what castwise calls it
     layouts: tuple[Layout, ...]  # how it stores weights
@@ -214,10 +214,10 @@ class Producer:
     blocks: int = 2
     # What a weight is, where its own layouts hold it; the weights of all others are `usual`.
     rule: Rule | None = None
-    is_decoded: bool = True  # false if its weights are only recognised
+    is_decoded: bool = True  # false if its weights are only recognized
     axis: int = -1  # along which codes share a scale, where nothing else is said
     short_groups: bool = False  # the last group of a row may be shorter
-    # A tensor that says, whatever else there is, that a model is quantised as it does.
+    # A tensor that says, whatever else there is, that a model is quantized as it does.
     model_marker: str | None = None
     # What is said of zero points, of the tensor named in it, on which its decoders differ.
     wrapped_zeros: str | None = None

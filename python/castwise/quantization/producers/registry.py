@@ -75,13 +75,13 @@ CONFIGS = (
     str(GPTQ.configuration.config_file),
     str(AWQ.configuration.config_file),
 )
-"""Files beside the tensors that may state how they are quantised, the most detailed first."""
+"""Files beside the tensors that may state how they are quantized, the most detailed first."""
 
 CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
 """The producers in whose forms stored weights can be laid, in the order of messages."""
 
 MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
-"""Names of tensors that say, whatever else there is, whose a quantised model is."""
+"""Names of tensors that say, whatever else there is, whose a quantized model is."""
 
 EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
 """Producers that names of tensors, or what they hold, tell as well as a configuration does."""
@@ -92,16 +92,16 @@ WRAPPED = str(GPTQ.wrapped_zeros)
 KEPT_KEYS = {
     method: key for row in PRODUCERS for method, key in row.configuration.kept_keys.items()
 }
-"""The key of a method's section that lists the modules that are not quantised."""
+"""The key of a method's section that lists the modules that are not quantized."""
 
 CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
-"""The keys of sections that state how the caches of attention are quantised."""
+"""The keys of sections that state how the caches of attention are quantized."""
 
 METADATA_KEYS = (
     STATED_KEY,
     *(key for row in PRODUCERS if (key := row.configuration.metadata_key) is not None),
 )
-"""The keys of metadata that tell how tensors are quantised."""
+"""The keys of metadata that tell how tensors are quantized."""
 
 OWN_SECTIONS = tuple(
     pair for row in PRODUCERS if (pair := row.configuration.own_section) is not None

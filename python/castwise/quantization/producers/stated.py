@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIG = "config.json"
-"""The file of a model that states, among others, how it is quantised."""
+"""The file of a model that states, among others, how it is quantized."""
 
 STATED_KEY = "quantization_config"
-"""The key under which a model, or the metadata of its file, states how it is quantised."""
+"""The key under which a model, or the metadata of its file, states how it is quantized."""
 
 SECTIONS = (STATED_KEY, "compression_config")
 """The keys under which a model, or a part of one, states it."""

@@ -1,4 +1,4 @@
-"""One quantised weight of a checkpoint: its stored tensors, and what is stated of them."""
+"""One quantized weight of a checkpoint: its stored tensors, and what is stated of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
 class WeightForm(NamedTuple):
     """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`.
 
-    `plain` is its shape in an unquantised model, if that is another one with the same elements;
+    `plain` is its shape in an unquantized model, if that is another one with the same elements;
     `names` are those of its parts, where the checkpoint has others, and leave out what is not
     needed.
     `groups` is the tensor that says which scale and zero point each row has, if not in order;

@@ -1,4 +1,4 @@
-"""Weights that are quantised by their types alone."""
+"""Weights that are quantized by their types alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TypedTensor(Described, Protocol):
 
 
 def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantization:
-    """Return what is quantised by the types of tensors, each of which is all of its weight.
+    """Return what is quantized by the types of tensors, each of which is all of its weight.
 
     `place` stands before what states it.
     """

@@ -1,4 +1,4 @@
-"""Producers whose weights are only recognised, by names that no other tensor has.
+"""Producers whose weights are only recognized, by names that no other tensor has.
 
 Without them a cast would round scales and take codes for numbers where no configuration is.
 """

@@ -1,1 +1,1 @@
-"""The quantised weights of a checkpoint: found, judged, and decoded slab by slab."""
+"""The quantized weights of a checkpoint: found, judged, and decoded slab by slab."""

@@ -1,4 +1,4 @@
-"""How the stored tensors of one weight become the weight of an unquantised model, slab by slab."""
+"""How the stored tensors of one weight become the weight of an unquantized model, slab by slab."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from castwise.quantization.producers.stored_weight import (
 
 
 def _lazy_array(case: StoredWeight, description: WeightForm, recipe: str) -> QuantizedArray:
-    """Return a weight as a quantised array whose parts are read when they are needed."""
+    """Return a weight as a quantized array whose parts are read when they are needed."""
     scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = description
     if names is None:
         part_names = [name for name, role in case.weight.parts.items() if role != ACTIVATION]
@@ -155,7 +155,7 @@ class Slab:
 class Decoding:
     """What a weight is, and how it is decoded."""
 
-    shape: tuple[int, ...]  # its shape in an unquantised model
+    shape: tuple[int, ...]  # its shape in an unquantized model
     # A shape with the same elements in the same order, as a matrix or a stack of them
     matrix_shape: tuple[int, ...]
     step: int  # slabs begin at multiples of so many rows
@@ -191,9 +191,9 @@ class Decodings:
 
     def plan(
         self,
-        weight: QuantizedWeight,  # what was recognised
+        weight: QuantizedWeight,  # what was recognized
         arithmetic: Arithmetic,  # "peer" or "exact"
-        # Along which blocks are to lie, -1 or -2; None for that of the unquantised model
+        # Along which blocks are to lie, -1 or -2; None for that of the unquantized model
         axis: int | None = None,
     ) -> Decoding:
         """Plan how a weight is decoded.
@@ -292,7 +292,7 @@ def _plan_array(
 
 
 def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (its parts are lazy)
-    """Plan how a quantised array of lazy parts is decoded."""
+    """Plan how a quantized array of lazy parts is decoded."""
     plain = q.shape if description.plain is None else description.plain
     is_flat = views_of(q).storage.flat
     if is_flat:

@@ -1,4 +1,4 @@
-"""Find the quantised weights of a checkpoint from names, formats, shapes and what is stated."""
+"""Find the quantized weights of a checkpoint from names, formats, shapes and what is stated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def recognize(
     configs: Mapping[str, Any],
     metadata: Mapping[str, str],  # its metadata
 ) -> Quantization | None:
-    """Return what is quantised; None if nothing is, and nothing says that it is."""
+    """Return what is quantized; None if nothing is, and nothing says that it is."""
     sources = statements(configs, metadata)
     quantization = _Search(tensors, sources, [*contradictions(configs)]).find_weights()
     return None if quantization == Quantization() else quantization
@@ -79,10 +79,10 @@ class _Search:
         self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in recipe_names)
 
     def find_weights(self) -> Quantization:
-        """Find the quantised weights, what belongs to them, and what lacks a part."""
+        """Find the quantized weights, what belongs to them, and what lacks a part."""
         weights = self._weights(self._recipes or PRODUCERS, {})
         if self._recipes:
-            # What is not stored as stated is recognised all the same, and the contradiction named.
+            # What is not stored as stated is recognized all the same, and the contradiction named.
             methods, beside_stated = ", ".join(self._texts()), self._neighbours
             for name, weight in self._weights(PRODUCERS, weights).items():
                 problem = (
@@ -298,7 +298,7 @@ class _Search:
     def _orphans(self, recipes: Sequence[Producer], used: set[str]) -> list[Orphan]:
         """List what lacks the rest of a weight.
 
-        Where nothing is quantised otherwise, those that have names of their own: of all recipes.
+        Where nothing is quantized otherwise, those that have names of their own: of all recipes.
         """
         is_quantized = bool(recipes)
         layouts = dict.fromkeys(

@@ -31,7 +31,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Returns it as a target, valid while the array lives; `fresh` if it is a new, uninitialised array.
+    /// Returns it as a target, valid while the array lives; `fresh` if it is a new, uninitialized array.
     pub(crate) fn target(self, fresh: bool) -> Target<'a> {
         Target {
             pointer: std::ptr::with_exposed_provenance_mut(self.address),

@@ -397,7 +397,7 @@ fn choose<T: Copy>(argument: &str, name: &str, values: &[(&str, T)]) -> PyResult
     })
 }
 
-/// Quantise an array into arrays for scales and packed codes.
+/// Quantize an array into arrays for scales and packed codes.
 #[pyfunction]
 #[pyo3(
     signature = (x, data, scale, **options),

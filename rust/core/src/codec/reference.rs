@@ -1,4 +1,4 @@
-//! The value of a code, by the definition, without optimisation. `finfo` and the core's own tests use it.
+//! The value of a code, by the definition, without optimization. `finfo` and the core's own tests use it.
 
 use crate::cpu::DefaultEnvironment;
 use crate::format::{FloatSpec, Specials};

@@ -40,7 +40,7 @@ pub fn is_for(bytes: usize) -> bool {
     (FROM..=LIMIT.load(Ordering::Relaxed)).contains(&bytes)
 }
 
-/// Allocates uninitialised memory; `None` if there is none.
+/// Allocates uninitialized memory; `None` if there is none.
 #[must_use]
 pub fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     let waiting = WAITING.try_lock().ok().and_then(|mut waiting| {

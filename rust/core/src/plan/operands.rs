@@ -28,7 +28,7 @@ pub struct Target<'a> {
     pub format: Format,
     /// They are stored in the other byte order.
     pub swapped: bool,
-    /// This memory is uninitialised: it may be left half written when an error is returned.
+    /// This memory is uninitialized: it may be left half written when an error is returned.
     pub fresh: bool,
 }
 

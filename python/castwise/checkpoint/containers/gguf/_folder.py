@@ -78,7 +78,7 @@ def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
         config = {"vocab_size": shape[0], **config}
         if dtype is None and _is_blocks(embedding):
             raise CheckpointError(
-                f"tensor {EMBEDDING!r} is {embedding.stored}, and transformers has no quantised "
+                f"tensor {EMBEDDING!r} is {embedding.stored}, and transformers has no quantized "
                 "embedding; castwise dequantize decodes it"
             )
         dtype = dtype or embedding.format
@@ -199,7 +199,7 @@ def _info(reader: GgufReader, tensor: MappedTensor, sources: list[GatheredSource
         )
     if tensor.axis and not is_blocks and leading.name.endswith(WEIGHT):
         raise CheckpointError(
-            f"tensor {leading.name!r} is not quantised, and transformers has such experts the "
+            f"tensor {leading.name!r} is not quantized, and transformers has such experts the "
             "other way round"
         )
     shape = tensor.shape

@@ -241,7 +241,7 @@ def _pairs(model: Mapping[str, Any], folder: Path) -> list[list[str]]:
 
 
 def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
-    """Return what llama.cpp calls the way in which text is split, normalised as it must be."""
+    """Return what llama.cpp calls the way in which text is split, normalized as it must be."""
     whole = tokenizer["pre_tokenizer"]
     *splits, last = whole["pretokenizers"] if whole["type"] == "Sequence" else [whole]
     expressions = [step["pattern"]["Regex"] for step in splits if step["type"] == "Split"]

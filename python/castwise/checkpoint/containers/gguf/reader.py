@@ -1,7 +1,7 @@
 """Read `.gguf`, which llama.cpp reads: to be decoded, or as a model of transformers.
 
 A header of typed keys and values, then of tensors, then their data at multiples of an alignment. A
-quantised tensor is one of bytes here, of blocks: its last two axes count the blocks of a row and
+quantized tensor is one of bytes here, of blocks: its last two axes count the blocks of a row and
 the bytes of a block, and `stored` is its type.
 """
 

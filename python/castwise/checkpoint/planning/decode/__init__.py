@@ -1,1 +1,1 @@
-"""Decode quantised weights as they are read."""
+"""Decode quantized weights as they are read."""

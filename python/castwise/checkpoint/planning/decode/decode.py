@@ -1,4 +1,4 @@
-"""Plan what a quantised checkpoint is without quantisation, and refuse what would be a guess."""
+"""Plan what a quantized checkpoint is without quantization, and refuse what would be a guess."""
 
 from __future__ import annotations
 
@@ -70,35 +70,35 @@ _SLAB_ELEMENTS = 1 << 19
 
 
 def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
-    """Return an opened checkpoint as it is without quantisation; `is_file` if it becomes one file.
+    """Return an opened checkpoint as it is without quantization; `is_file` if it becomes one file.
 
-    CheckpointError: nothing in it is quantised; or a weight cannot be decoded for certain: a part
+    CheckpointError: nothing in it is quantized; or a weight cannot be decoded for certain: a part
     is missing or of another shape, nothing says how it is stored, or castwise does not decode it.
     """
     model = model_files(source, decode.format, is_file=is_file)
     if model.config and decode.only is not None:
         raise CheckpointError(
-            f"{given('only', decode.only)}: what stays quantised of {source.path} is no model of "
+            f"{given('only', decode.only)}: what stays quantized of {source.path} is no model of "
             "transformers; leave it out, or name a .safetensors file"
         )
     plans = [derive_decoded(source, component, decode) for component in source.components]
     # No other command reads a file of a whole model.
     may_be_plain = decode.may_be_plain or isinstance(source.file, WholeModelReader)
-    are_quantised = (
+    are_quantized = (
         plan.left_out or (plan.quantization is not None and plan.quantization.weights)
         for plan in plans
     )
     are_stale = (stale_statement(source, plan.quantization) for plan in plans)
-    if not (may_be_plain or any(are_quantised) or any(are_stale)):
+    if not (may_be_plain or any(are_quantized) or any(are_stale)):
         raise CheckpointError(
-            f"{source.path}: no weight in it is quantised; castwise cast casts it"
+            f"{source.path}: no weight in it is quantized; castwise cast casts it"
         )
     _check_only(decode, plans)
     return DerivedCheckpoint(source, plans, model.dtypes, is_file=is_file, model=model)
 
 
 def decode_refusal(source: Checkpoint) -> str | None:
-    """Say why a quantised checkpoint is not decoded; None if it is."""
+    """Say why a quantized checkpoint is not decoded; None if it is."""
     try:
         plan = Decode(BF16, "peer", None, 1, may_be_plain=True)
         decode_checkpoint(source, plan, is_file=not source.is_folder)
@@ -108,7 +108,7 @@ def decode_refusal(source: Checkpoint) -> str | None:
 
 
 def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> Derived:
-    """Derive a component without quantisation.
+    """Derive a component without quantization.
 
     CheckpointError: A weight of it cannot be decoded for certain.
     """
@@ -145,7 +145,7 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     stale, warnings = stale_statement(source, quantization), []
     if stale is not None:
         warnings.append(
-            f"no weight is quantised as {stale} states; that is left out, and tensors stay as they "
+            f"no weight is quantized as {stale} states; that is left out, and tensors stay as they "
             "are"
         )
     if followers:
@@ -178,7 +178,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> None:
         if NOT_DECODED.issuperset(weight.recipes):
             producers = " or ".join(weight.recipes)
             raise facts.refusal(
-                f"{weight.payload!r} is {weight.scheme or 'quantised'} as {producers} stores "
+                f"{weight.payload!r} is {weight.scheme or 'quantized'} as {producers} stores "
                 "it, which castwise cannot decode yet; that library reads it"
             )
         is_evident = weight.by_shapes or EVIDENT.issuperset(weight.recipes)
@@ -225,12 +225,12 @@ def _exceptions(
 
 
 def _left_out(quantization: Quantization, weights: Sequence[QuantizedWeight]) -> dict[str, str]:
-    """Name the tensors that an unquantised model has not, each with what it is."""
+    """Name the tensors that an unquantized model has not, each with what it is."""
     payloads, left_out = {weight.payload for weight in weights}, {}
     staying = [weight for weight in quantization.weights if weight.payload not in payloads]
     if not staying:
         # Of weights that are computed in float8, but stored in full precision, Keras numbers
-        # the scales; the names of others tell them only beside quantised weights.
+        # the scales; the names of others tell them only beside quantized weights.
         names = [name for name in quantization.others if weights or numbered_kernel(name)]
         left_out = {name: _kind_of_other(name) for name in names}
     used = {name for weight in staying for name in (weight.payload, *weight.parts)}
@@ -292,7 +292,7 @@ def _tensor(
     plan = replace(lazy_decoding, rows=rows)
     nbytes = sum(tensors[name].nbytes for name in (weight.payload, *weight.parts))
     return DerivedTensor(
-        derived_info(weight.name, weight.scheme or "quantised", plan.shape, nbytes),
+        derived_info(weight.name, weight.scheme or "quantized", plan.shape, nbytes),
         decode.format,
         weight.payload,
         plan.parts,
@@ -333,7 +333,7 @@ def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
     names = [plan.prefix + weight.name for plan, each in weights for weight in each]
     near = nearest([decode.only], names)[decode.only]
     raise CheckpointError(
-        f"{given('only', decode.only)} matches no quantised weight"
+        f"{given('only', decode.only)} matches no quantized weight"
         + (f"; did you mean {near!r}?" if near else "")
     )
 

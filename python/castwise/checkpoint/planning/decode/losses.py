@@ -71,7 +71,7 @@ def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
 
 
 def without_codes(q: Any) -> Any:  # noqa: ANN401  (its parts are lazy)
-    """Return a quantised array of lazy parts whose codes are 0, and are not read; None of None."""
+    """Return a quantized array of lazy parts whose codes are 0, and are not read; None of None."""
 
     def zeros(ranges: Sequence[Range]) -> NDArray[Any]:
         return np.zeros([end - begin for begin, end in ranges], q.data.dtype)

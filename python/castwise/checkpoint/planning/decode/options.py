@@ -1,4 +1,4 @@
-"""How quantised weights are to be decoded."""
+"""How quantized weights are to be decoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Decode:
     # A regular expression that matches the whole names of the weights; None for all
     only: str | None
     threads: int  # how many threads may decode
-    may_be_plain: bool = False  # whether a checkpoint without quantised weights is taken as it is
+    may_be_plain: bool = False  # whether a checkpoint without quantized weights is taken as it is
     counts_losses: bool = True  # whether what decoding loses is counted
 
 

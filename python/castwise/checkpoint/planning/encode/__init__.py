@@ -1,1 +1,1 @@
-"""Quantise weights as they are read."""
+"""Quantize weights as they are read."""

@@ -1,4 +1,4 @@
-"""Plan what an unquantised model is when its weights are quantised, or refuse it."""
+"""Plan what an unquantized model is when its weights are quantized, or refuse it."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _OWN_MODULES = ("router", "recurrent", "other")
 # The roles of tables, of which a row is taken: no layer of theirs is a linear one.
 _LOOKED_UP = ("embedding", "position")
 
-# The roles of matrices with a row for each token, which most consumers load unquantised.
+# The roles of matrices with a row for each token, which most consumers load unquantized.
 TABLES = ("embedding", "head")
 
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What is quantised, and how."""
+    """What is quantized, and how."""
 
-    # The scheme of linear layers; None if only those that a map names are quantised
+    # The scheme of linear layers; None if only those that a map names are quantized
     scheme: str | None
     recipe: str  # the producer
     block: tuple[int, int] | None  # the (rows, columns) that share a scale; None for the default
@@ -69,7 +69,7 @@ class Encode:
     # Leave a weight that the recipe cannot hold as it is, instead of refusing it
     leaves_unfit: bool = False
     consumer: str | None = None  # who is to load the result; None if nobody says it
-    embeddings: bool = False  # quantise embeddings and heads as linear layers, which stay otherwise
+    embeddings: bool = False  # quantize embeddings and heads as linear layers, which stay otherwise
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
 
@@ -86,11 +86,11 @@ class Encode:
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
-    """Return an opened checkpoint with quantised weights.
+    """Return an opened checkpoint with quantized weights.
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
 
-    CheckpointError: it is quantised already; no weight of it would be; or the recipe cannot hold
+    CheckpointError: it is quantized already; no weight of it would be; or the recipe cannot hold
     one.
     """
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
@@ -102,7 +102,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     )
     if not any(choice.encodings for choice in choices):
         raise CheckpointError(
-            f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
+            f"{source.path}: no weight in it would be quantized: no linear layer's, and none that "
             f"a map ({argument('dtype_map')}) gives a scheme to"
             + (f"; {kept_text(plain_tensors)}" if plain_tensors else "")
         )
@@ -125,7 +125,7 @@ def candidate_parts(
 
     Weights of a kind have one shape and format, and names that tell the same.
 
-    CheckpointError: the checkpoint is quantised already, or cannot be.
+    CheckpointError: the checkpoint is quantized already, or cannot be.
     """
     for component in source.components if encodes else ():
         facts = _facts_of(source, component, encodes[0])
@@ -198,13 +198,13 @@ _Key = tuple[TensorInfo, str | None, bool]
 
 @dataclass(frozen=True, slots=True)
 class WeightChoice:
-    """Which tensors of a component are quantised, and how."""
+    """Which tensors of a component are quantized, and how."""
 
     facts: SourceComponent  # the component as it is
     encode: Encode  # what is asked for
     keys: Sequence[_Key]  # what its map and its patterns say of the tensors
     used: frozenset[str]  # those keys and patterns
-    encodings: Mapping[str, Encoding]  # how the weights are stored that are quantised, by name
+    encodings: Mapping[str, Encoding]  # how the weights are stored that are quantized, by name
     plain_matrices: Sequence[str]  # the matrices that stay
 
     def kept_rows(self) -> Iterator[tuple[TensorInfo, str, str]]:
@@ -228,7 +228,7 @@ class WeightChoice:
 
 
 def _kinds(facts: SourceComponent, encode: Encode) -> list[list[TensorInfo]]:
-    """Return the matrices of a component by what decides how they may be quantised."""
+    """Return the matrices of a component by what decides how they may be quantized."""
     kinds: dict[Any, list[TensorInfo]] = {}
     model = facts.model
     for info in _infos_of(facts):
@@ -241,42 +241,42 @@ def _kinds(facts: SourceComponent, encode: Encode) -> list[list[TensorInfo]]:
 
 
 def _infos_of(facts: SourceComponent) -> Sequence[TensorInfo]:
-    """Return the tensors that may be quantised."""
+    """Return the tensors that may be quantized."""
     # What states a component without a configuration is of the model.
     return facts.tensors if facts.component.has_config else ()
 
 
 def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> WeightChoice:
-    """Choose which tensors of a component are quantised; refuse one that is, or may be, already."""
+    """Choose which tensors of a component are quantized; refuse one that is, or may be, already."""
     return choose(_facts_of(source, component, encode), encode)
 
 
 def _facts_of(source: Checkpoint, component: Component, encode: Encode) -> SourceComponent:
-    """Return a component as it is; refuse one that is quantised, or may be, already."""
+    """Return a component as it is; refuse one that is quantized, or may be, already."""
     facts = SourceComponent(
         source,
         component,
         "encode",
-        "quantised",
+        "quantized",
         "what may state how it is stored",
         encode.architecture,
     )
     if facts.quantization is not None:
-        _refuse_quantised(source, facts, facts.quantization)
+        _refuse_quantized(source, facts, facts.quantization)
     if not isinstance(facts.statement.configs.get(CONFIG, {}), dict):
         raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
     return facts
 
 
-def _refuse_quantised(
+def _refuse_quantized(
     source: Checkpoint, facts: SourceComponent, quantization: Quantization
 ) -> NoReturn:
-    """Refuse what is quantised, or may be."""
+    """Refuse what is quantized, or may be."""
     facts.check_method(quantization)
     if not quantization.weights:
         facts.check_orphans(quantization)
         raise facts.refusal(
-            f"no weight is quantised, and {', '.join(quantization.stated)} states it; "
+            f"no weight is quantized, and {', '.join(quantization.stated)} states it; "
             f"{function('dequantize')} of the folder removes that"
         )
     reason = decode_refusal(source)
@@ -284,7 +284,7 @@ def _refuse_quantised(
     if reason is not None:
         remedy = f"{function('dequantize')} refuses it: {reason}"
     raise facts.refusal(
-        f"it is quantised already (tensor {quantization.weights[0].payload!r}); {remedy}"
+        f"it is quantized already (tensor {quantization.weights[0].payload!r}); {remedy}"
     )
 
 
@@ -294,7 +294,7 @@ def choose(
     infos: Sequence[TensorInfo] | None = None,
     keys: Sequence[_Key] | None = None,
 ) -> WeightChoice:
-    """Choose which tensors of a component, or some of them, are quantised.
+    """Choose which tensors of a component, or some of them, are quantized.
 
     `keys` are what a request with the same keys and patterns says of them, if that is known.
 
@@ -357,7 +357,7 @@ def _key_of(
 
 
 def _stays(model: Model, encode: Encode, name: str) -> bool:
-    """Return True for a weight that is quantised only if a map names it."""
+    """Return True for a weight that is quantized only if a map names it."""
     is_taken = encode.embeddings and model.role(name) in TABLES
     return _reason(model, encode, name) is not None and not is_taken
 
@@ -368,13 +368,13 @@ def _reason(model: Model, encode: Encode, name: str) -> str | None:
     if reason is None and consumer is not None:
         rows = (row for row in consumer_named(consumer).loads if row.recipe == encode.recipe)
         if any(text in name for row in rows for text in row.plain):
-            reason = f"{consumer} holds them unquantised in models of {encode.recipe}"
+            reason = f"{consumer} holds them unquantized in models of {encode.recipe}"
     return reason
 
 
 @dataclass(frozen=True, slots=True)
 class _Chooser:
-    """Decides of single tensors whether they are quantised, and refuses what cannot be."""
+    """Decides of single tensors whether they are quantized, and refuses what cannot be."""
 
     facts: SourceComponent  # the component
     model: Model  # what its tensors are
@@ -389,7 +389,7 @@ class _Chooser:
         return cls(facts, facts.model, encode, encodings)
 
     def encoding(self, info: TensorInfo, key: str | None, is_ignored: bool) -> Encoding | None:
-        """Return how a tensor is quantised; None if it stays."""
+        """Return how a tensor is quantized; None if it stays."""
         scheme = self.encode.schemes.get(key or "")
         if scheme is None and key is None and not is_ignored:
             is_matrix = self.facts.is_matrix(info)
@@ -502,13 +502,13 @@ class _Chooser:
         ]
         yield (
             f"it is no linear layer (its role: {role}), and "
-            f"{loader} one that is quantised as by {row.recipe}; {leave}, "
+            f"{loader} one that is quantized as by {row.recipe}; {leave}, "
             f"or use another recipe ({argument('recipe')}): {', '.join(loadable)}"
         )
 
 
 def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
-    """Derive a component whose chosen weights are quantised.
+    """Derive a component whose chosen weights are quantized.
 
     CheckpointError: weights that share a scale have several formats; two tensors would have the
     same name; or nothing can state how weights are stored.
@@ -529,7 +529,7 @@ def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
 
 
 def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedTensor]]]:
-    """Return how many threads quantise, and what the weights become, by name."""
+    """Return how many threads quantize, and what the weights become, by name."""
     tensors_of_shards, encode = choice.facts.stored_tensors, choice.encode
     shapes = [
         (tensors_of_shards[name].shape, encoding) for name, encoding in choice.encodings.items()
@@ -590,7 +590,7 @@ def _warnings(choice: WeightChoice) -> list[str]:
     is_for_any = choice.encode.consumer is None
     if is_for_any and name is not None and find_recipe(recipe).writing.embeddings == "named":
         warnings.append(
-            f"{name!r} is an embedding, and no library loads one that is quantised as by {recipe}: "
+            f"{name!r} is an embedding, and no library loads one that is quantized as by {recipe}: "
             f"castwise decodes it ({function('dequantize')})"
         )
     return warnings

@@ -1,6 +1,6 @@
-"""Quantise weights while they are read, in slabs of whole blocks.
+"""Quantize weights while they are read, in slabs of whole blocks.
 
-Each weight is read, quantised and measured once, whatever it is stored as. Only a scale of a whole
+Each weight is read, quantized and measured once, whatever it is stored as. Only a scale of a whole
 tensor, or of several that share it, needs the largest magnitude first, which is one more reading.
 """
 
@@ -44,7 +44,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EncodedPart:
-    """A tensor that a quantised matrix is stored as."""
+    """A tensor that a quantized matrix is stored as."""
 
     key: str  # what the producer calls it
     format: str  # its format
@@ -88,7 +88,7 @@ def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads:
 
 
 class EncodedWeight:
-    """A weight on its way into a quantised checkpoint."""
+    """A weight on its way into a quantized checkpoint."""
 
     def __init__(
         self,
@@ -182,18 +182,18 @@ class EncodedWeight:
         return array.reshape(array.shape[-2:])
 
     def _arguments(self, shape: tuple[int, ...], factor: float = 1.0) -> dict[str, Any]:
-        """Return how a matrix is quantised as by the producer; `factor` is of its magnitudes."""
+        """Return how a matrix is quantized as by the producer; `factor` is of its magnitudes."""
         amax = self.group.amax() * factor if self._needs_amax else None
         return {**_options(self.encoding, shape), "amax": amax, "threads": 1}
 
     def _quantize_scaled(self, array: Array, factor: float) -> QuantizedArray:
-        """Quantise a matrix whose magnitudes are multiplied by a factor."""
+        """Quantize a matrix whose magnitudes are multiplied by a factor."""
         return quantize_slab(array, **self._arguments(array.shape, factor))
 
     def _encode(
         self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
     ) -> tuple[Arrays, CastReport | None]:
-        """Read a slab, quantise it, and measure that if its payload is among the parts."""
+        """Read a slab, quantize it, and measure that if its payload is among the parts."""
         array = self._read(ranges)
         if not self._needs_amax:
             self._largest(array, threads=1)
@@ -218,7 +218,7 @@ class EncodedWeight:
         if not math.isfinite(largest):
             description = "NaN" if math.isnan(largest) else "infinite"
             raise CheckpointError(
-                f"tensor {self.info.name!r} cannot be quantised: it has an element that is "
+                f"tensor {self.info.name!r} cannot be quantized: it has an element that is "
                 f"{description}, for which no scale is right; mend it, or leave it as it is "
                 f"({argument('ignore')})"
             )
@@ -239,7 +239,7 @@ def _step(encoding: Encoding) -> int:
 
 @lru_cache
 def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
-    """Return how the producer quantises a matrix."""
+    """Return how the producer quantizes a matrix."""
     row = encoding.written
     scheme, block = row.scheme, encoding.block
     if block == (1, 0) and row.as_groups:
@@ -296,7 +296,7 @@ def _parts(
 def _of_zeros(
     encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
 ) -> QuantizedArray | None:
-    """Quantise so many rows of zeros; None if there are none."""
+    """Quantize so many rows of zeros; None if there are none."""
     if not rows:
         return None
     zeros = np.zeros((rows, columns), dtype)

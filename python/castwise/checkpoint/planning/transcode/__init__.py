@@ -1,1 +1,1 @@
-"""Store quantised weights as another producer does, without decoding them."""
+"""Store quantized weights as another producer does, without decoding them."""

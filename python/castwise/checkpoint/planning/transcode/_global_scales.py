@@ -27,7 +27,7 @@ _CODES = np.arange(8, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.fl
 # The largest scale of a block times the largest code.
 _LARGEST = np.float32(448 * 6)
 
-AGAIN = "decode it (castwise dequantize), and quantise that (castwise quantize)"
+AGAIN = "decode it (castwise dequantize), and quantize that (castwise quantize)"
 
 Array = NDArray[Any]
 

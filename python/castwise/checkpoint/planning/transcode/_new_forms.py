@@ -1,4 +1,4 @@
-"""The form that a quantised weight gets as of another producer, and what stands in its way."""
+"""The form that a quantized weight gets as of another producer, and what stands in its way."""
 
 from __future__ import annotations
 

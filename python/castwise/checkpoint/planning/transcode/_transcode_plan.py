@@ -1,4 +1,4 @@
-"""Plan what a quantised checkpoint is in the form of another producer, its values kept.
+"""Plan what a quantized checkpoint is in the form of another producer, its values kept.
 
 What changes are names, shapes, where codes and scales lie, and whether a global scale multiplies or
 divides. A reciprocal is a division that is rounded, so one is taken only if with it each code
@@ -57,7 +57,7 @@ from castwise.quantization.producers.stated import CONFIG
 from castwise.text.wording import function
 
 _LOGGER = logging.getLogger(__name__)
-# Tensors that only tell that a model is quantised.
+# Tensors that only tell that a model is quantized.
 _MARKERS = tuple(MARKERS)
 
 
@@ -75,13 +75,13 @@ class TranscodingPlan:
 
     @property
     def weights(self) -> Sequence[QuantizedWeight]:
-        """What of it is quantised."""
+        """What of it is quantized."""
         quantization = self.facts.quantization
         return () if quantization is None else quantization.weights
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Tensors that only tell that it is quantised."""
+        """Tensors that only tell that it is quantized."""
         quantization = self.facts.quantization
         others = () if quantization is None else quantization.others
         return {name: "" for name in others if name.endswith(_MARKERS)}
@@ -147,7 +147,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> bool:
             raise facts.refusal(f"caches are stated otherwise there ({statement.origin})")
     if not quantization.weights:
         raise facts.refusal(
-            f"no weight is quantised, and {origins} states it; {function('dequantize')} of the "
+            f"no weight is quantized, and {origins} states it; {function('dequantize')} of the "
             "folder removes that"
         )
     caches = [name for name in quantization.others if not name.endswith(_MARKERS)]
@@ -175,7 +175,7 @@ def _transcode(
         reason = decode_refusal(source)
         remedy = AGAIN if reason is None else f"{function('dequantize')} refuses it: {reason}"
         raise facts.refusal(
-            f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {producers}, of which "
+            f"{weight.payload!r} is {weight.scheme or 'quantized'} as by {producers}, of which "
             f"castwise makes no {scheme or 'form'} of {recipe}; {remedy}"
         )
     stored_scheme = find_scheme(stored_form[0])

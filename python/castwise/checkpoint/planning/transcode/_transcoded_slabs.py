@@ -1,4 +1,4 @@
-"""The codes, scales and zero points of a quantised weight in another form, slab by slab."""
+"""The codes, scales and zero points of a quantized weight in another form, slab by slab."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from castwise.quantization.weights.decoding import Slab as Cut
 class SlabMaker:
     """Makes the parts of a weight in another form."""
 
-    weight: QuantizedWeight  # what was recognised
+    weight: QuantizedWeight  # what was recognized
     plan: Decoding  # how it is read
     form: Views  # the other form
     level: Power | Reciprocal | None  # its global scale there, if that is another one

@@ -1,4 +1,4 @@
-"""One quantised weight on its way into another form: the tensors that it becomes."""
+"""One quantized weight on its way into another form: the tensors that it becomes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class TranscodedWeight:
 
     def __init__(
         self,
-        weight: QuantizedWeight,  # what was recognised
-        scheme: str,  # how it will be quantised
+        weight: QuantizedWeight,  # what was recognized
+        scheme: str,  # how it will be quantized
         plan: Decoding,  # how it is read, its matrices as they are stored
         *,
         stored_tensors: StoredTensors,  # the tensors of all shards

@@ -134,7 +134,7 @@ class WholeModel:
         shape = info.shape if weight is None else weight.plan.matrix_shape
         if weight is None and len(shape) == STACK:
             raise CheckpointError(
-                f"tensor {name!r} is not quantised, and {self._format.label} has such experts the "
+                f"tensor {name!r} is not quantized, and {self._format.label} has such experts the "
                 f"other way round; {AGAIN}"
             )
         if shape != tensor.shape:

@@ -1,4 +1,4 @@
-"""Plan what the component of a quantised model becomes in a file of the whole model."""
+"""Plan what the component of a quantized model becomes in a file of the whole model."""
 
 from __future__ import annotations
 

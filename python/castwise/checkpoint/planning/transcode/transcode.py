@@ -34,7 +34,7 @@ def transcode_checkpoint(
 
     `is_file` says that it becomes one file, which states in its metadata how weights are stored.
 
-    CheckpointError: it is not quantised, or not in a form that can be transcoded; or it has tensors
+    CheckpointError: it is not quantized, or not in a form that can be transcoded; or it has tensors
     that the other form has no place for.
     """
     several = [component.place for component in source.components]
@@ -68,7 +68,7 @@ def transcode_checkpoint(
     check_rows(names, architecture)
     if not any(plan.weights for plan in plans):
         raise CheckpointError(
-            f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
+            f"{source.path}: no weight in it is quantized; castwise quantize quantizes it"
         )
     derive = derive_transcoded if target is None else partial(derive_whole_model, target)
     parts = [derive(plan) for plan in plans]

@@ -47,7 +47,7 @@ impl Span {
 /// A loop that maps each element of a span.
 ///
 /// # Safety
-/// It writes all results and reads none: targets may be uninitialised.
+/// It writes all results and reads none: targets may be uninitialized.
 pub(crate) unsafe trait Stage: Send + Sync {
     /// Runs it. Loops over single elements are compiled for `level`; those of vectors have theirs in their type.
     ///

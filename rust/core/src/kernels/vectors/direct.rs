@@ -1,6 +1,6 @@
 //! Chooses the vector stage from one float format to another, on levels with vectors.
 //!
-//! Formats are recognised by their layout. Sources are float32, bf16 and float16 (and the float64 lanes of a pivot);
+//! Formats are recognized by their layout. Sources are float32, bf16 and float16 (and the float64 lanes of a pivot);
 //! targets are these, floats of 8 bits or fewer, and integers of 8 bits.
 
 #![deny(unsafe_code)]
