@@ -37,7 +37,7 @@ SCALING = DelayedScaling(2)
 POLICIES = DTypePolicyMap("float32", on_overlap="first")
 POLICIES["dense/.*"] = "mixed_bfloat16"
 POLICIES["(?!x)head/.*"] = "float16"
-QUANTISED = {name: quantize(LARGE, name) for name in ("fp8_block", "nvfp4", "int4_group")}
+QUANTIZED = {name: quantize(LARGE, name) for name in ("fp8_block", "nvfp4", "int4_group")}
 
 
 def sixteenths() -> Any:
@@ -74,9 +74,9 @@ WORKS: dict[str, Work] = {
     "policies": policies,
     "packing": lambda: unpack(pack(np.arange(16, dtype=np.uint8), 4), 4),
     "a swizzle": lambda: swizzle_scales(np.arange(512, dtype=np.uint8).reshape(128, 4)),
-    **{f"quantize {name}": lambda name=name: quantize(LARGE, name).data for name in QUANTISED},
-    **{f"dequantize {name}": lambda q=q: dequantize(q, "float32") for name, q in QUANTISED.items()},
-    "numpy, accelerated or not": lambda: FLOAT16.astype(QUANTISED["fp8_block"].data.dtype),
+    **{f"quantize {name}": lambda name=name: quantize(LARGE, name).data for name in QUANTIZED},
+    **{f"dequantize {name}": lambda q=q: dequantize(q, "float32") for name, q in QUANTIZED.items()},
+    "numpy, accelerated or not": lambda: FLOAT16.astype(QUANTIZED["fp8_block"].data.dtype),
     "turns of acceleration": lambda: castwise.accelerate().__exit__(None, None, None),
 }
 

@@ -82,7 +82,7 @@ def benchmark() -> str:
         (readme.FORMATS, "formats", readme.formats),
         (readme.FORMATS, "cheatsheet", readme.cheatsheet),
         (readme.FORMATS, "overflows", readme.overflows),
-        (readme.QUANTISED, "schemes", readme.schemes),
+        (readme.QUANTIZED, "schemes", readme.schemes),
         (readme.WHICH_SCHEME, "consumers", readme.consumers),
         (readme.README, "speed", lambda: readme.speed(benchmark())),
         (readme.README, "files", lambda: readme.files(section(readme.BENCHES, "checkpoints"))),

@@ -43,7 +43,7 @@ class Holder:
 
 TO_BF16 = castwise.caster("float32", "bfloat16")
 CODES = np.ones((2, 2), np.int8)
-QUANTISED = quantization.quantize(np.ones((2, 32), np.float32), "mxfp4")
+QUANTIZED = quantization.quantize(np.ones((2, 32), np.float32), "mxfp4")
 
 CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "cast": ("x", lambda m: castwise.cast(m, "bfloat16")),
@@ -57,7 +57,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "pack": ("amaxes", lambda m: loss_scale.pack(True, m)),
     "merge": ("reduced", loss_scale.merge),
     "quantize": ("x", lambda m: quantization.quantize(m, "mxfp4")),
-    "report": ("x", QUANTISED.report),
+    "report": ("x", QUANTIZED.report),
     "pack codes": ("codes", lambda m: quantization.pack(m, 4)),
     "unpack codes": ("packed", lambda m: quantization.unpack(m, 4)),
     "swizzle": ("scales", quantization.swizzle_scales),

@@ -88,7 +88,7 @@ def carry_out(advice: Advice, folder: Path) -> Path:
     advice.save(map_file)
     comments = re.findall("^# (castwise .*)$", map_file.read_text("utf-8"), re.MULTILINE)
     assert tuple(comments) == advice.commands
-    places = {"THIS": map_file, "QUANTISED": folder / "quantized", "DST": folder / "result"}
+    places = {"THIS": map_file, "QUANTIZED": folder / "quantized", "DST": folder / "result"}
     result = places["DST"]
     for comment in comments:
         words = [str(places.get(word, word)) for word in shlex.split(comment)[1:]]
@@ -307,7 +307,7 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--for", "llama.cpp", "--json", "-o", str(output)]) == 0
     advice = advise(model, error=1.0, consumer="llama.cpp")
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(advice.to_dict()))
-    assert "# castwise transcode QUANTISED DST.gguf --to gguf" in output.read_text("utf-8")
+    assert "# castwise transcode QUANTIZED DST.gguf --to gguf" in output.read_text("utf-8")
     assert main([*command, "--for", "ollama"]) == 2
     assert "--for ollama is not known" in capsys.readouterr().err
     assert main([*command, "--for", "vllm", "--recipe", "mlx"]) == 2

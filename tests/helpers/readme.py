@@ -29,7 +29,7 @@ BENCHES = ROOT / "benches" / "README.md"
 PACKAGE = ROOT / "python" / "castwise"
 FORMATS = PACKAGE / "formats.md"
 CAST = PACKAGE / "checkpoint" / "cast.md"
-QUANTISED = PACKAGE / "quantization" / "quantized.md"
+QUANTIZED = PACKAGE / "quantization" / "quantized.md"
 WHICH_SCHEME = PACKAGE / "quantization" / "which_scheme.md"
 DIGITS = ROOT / "benches" / "digits"
 SHOWN = (
@@ -43,6 +43,7 @@ SHOWN = (
     *(("float8_e5m2", "float32"), ("float32", "float4_e2m1fn"), ("int8", "float32")),
 )
 """The rows of the README's table of speed."""
+TRANSFORMERS = "transformers, save_pretrained"
 CASE = ["22", "bfloat16"]
 """Tensors and format of the README's checkpoint."""
 SCORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz")
@@ -57,7 +58,7 @@ COLOURS = (
 )
 """Those of pages, which give pictures their colours."""
 
-QUANTISED_AS = ("fp8_channel", "int8_channel")
+QUANTIZED_AS = ("fp8_channel", "int8_channel")
 
 
 def section(text: str, name: str) -> str:
@@ -146,12 +147,16 @@ def files(benchmark: str) -> str:
     title, *lines = benchmark.strip().splitlines()
     cells = [line.strip("|").split("|") for line in lines if line]
     rows = [[cell.strip() for cell in row] for row in cells]
-    seconds = {row[2]: row[3].partition(" ")[0] for row in rows if row[:2] == CASE}
+    found = {row[2]: row for row in rows if row[:2] == CASE}
+    seconds = {name: row[3].partition(" ")[0] for name, row in found.items()}
+    ours, torch, transformers = "castwise", "torch, a tensor at a time", TRANSFORMERS
     return (
         "A file of 1.5 GB of float32 in 22 tensors becomes bfloat16 on disk in "
-        f"{seconds['castwise']} s. Reading, writing and syncing the same\nbytes takes "
-        f"{seconds['read + write + sync']} s, torch takes {seconds['torch, a tensor at a time']} s "
-        f"and transformers {seconds['transformers, save_pretrained']} s: {_machine(title)}.\n"
+        f"{seconds[ours]} s and {found[ours][5]} of memory,\nby torch in {seconds[torch]} s and "
+        f"{found[torch][5]}, by transformers in {seconds[transformers]} s and "
+        f"{found[transformers][5]}. To read the source, and to\n"
+        f"write and sync as many bytes as the result has, takes {seconds['read + write + sync']} s. "
+        f"{_machine(title)}.\n"
     )
 
 
@@ -162,7 +167,7 @@ def accuracy() -> str:
         for name in SCORED:
             files.append(str(Path(folder) / f"{name}.safetensors"))
             castwise_command("cast", files[0], files[-1], "--dtype", name, "--exit-zero")
-        for scheme in QUANTISED_AS:
+        for scheme in QUANTIZED_AS:
             files.append(str(Path(folder) / f"{scheme}.safetensors"))
             castwise_command("quantize", files[0], files[-1], "--scheme", scheme)
         command = [sys.executable, str(DIGITS / "score.py"), "--json", *files]
@@ -304,7 +309,7 @@ def main() -> None:
         (FORMATS, "formats", formats()),
         (FORMATS, "cheatsheet", cheatsheet()),
         (FORMATS, "overflows", overflows()),
-        (QUANTISED, "schemes", schemes()),
+        (QUANTIZED, "schemes", schemes()),
     ):
         page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
     PICTURE.write_text(picture(), "utf-8")

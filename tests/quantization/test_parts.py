@@ -26,7 +26,7 @@ from sharded_folder import contents
 from small_llama import DOWN, WEIGHTS, Q
 from small_llama import write as write_plain
 
-QUANTISED: dict[str, dict[str, Any]] = {
+QUANTIZED: dict[str, dict[str, Any]] = {
     "deepseek": {"scheme": "fp8_block"},
     "nvfp4": {"scheme": "nvfp4"},
     "one scale, cast": {
@@ -86,7 +86,7 @@ def assert_alike(tmp_path: Path, run: Run, executor: Executor, count: int) -> No
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
+@pytest.mark.parametrize("options", QUANTIZED.values(), ids=QUANTIZED)
 def test_quantized(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
     source = write_plain(tmp_path / "model")
 

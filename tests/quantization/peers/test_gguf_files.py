@@ -296,13 +296,13 @@ def test_advised_for_it(folder: Path, tmp_path: Path) -> None:
     advice.save(map_file)
     places = {
         "THIS": map_file,
-        "QUANTISED": tmp_path / "quantized",
+        "QUANTIZED": tmp_path / "quantized",
         "DST.gguf": tmp_path / "m.gguf",
     }
     for command in advice.commands:
         words = (str(places.get(word, word)) for word in command.split()[1:])
         assert main([*words, "--quiet", "--exit-zero"]) == 0
-    checkpoint.dequantize_file(places["QUANTISED"], tmp_path / "plain", "float32")
+    checkpoint.dequantize_file(places["QUANTIZED"], tmp_path / "plain", "float32")
     found = theirs(places["DST.gguf"], PROMPT)
     assert max(differences(found, tmp_path / "plain", PROMPT)) < TOLERANCE
 

@@ -222,20 +222,20 @@ class Advice(Rendered):
         """The commands that carry it out, with THIS for the file of the map and DST for the result.
 
         Of a consumer that loads another form than `quantize_file` writes, two: the first writes
-        QUANTISED.
+        QUANTIZED.
         """
         source = shlex.quote(str(self.source))
         if not self.quantizes:
             return (f"castwise cast {source} DST --map THIS",)
         form = None if self.consumer is None else find_consumer(self.consumer).form
-        destination = "DST" if form is None else "QUANTISED"
+        destination = "DST" if form is None else "QUANTIZED"
         first = f"castwise quantize {source} {destination} --map THIS --recipe {self.recipe}"
         if self.consumer is not None:
             first += f" --for {self.consumer}"
         return (
             (first,)
             if form is None
-            else (first, f"castwise transcode QUANTISED DST.{form} --to {form}")
+            else (first, f"castwise transcode QUANTIZED DST.{form} --to {form}")
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -240,13 +240,13 @@ def _globals() -> dict[str, Any]:
         **{f"torch.cuda.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
         "torch.storage.UntypedStorage": StorageType(None),
         **{f"torch.{name}": TorchDtype(name) for name in DTYPE_BYTES},
-        **{f"torch.{name}": Opaque(name) for name in _QUANTISERS},
+        **{f"torch.{name}": Opaque(name) for name in _QUANTIZERS},
         **{name: Opaque(name) for name in types},
         **{name: Opaque(name) for name in ("torch.Tensor", "torch.nn.parameter.Parameter")},
     }
 
 
-_QUANTISERS = tuple(
+_QUANTIZERS = tuple(
     f"per_{scheme}"
     for scheme in ("tensor_affine", "channel_affine", "channel_affine_float_qparams")
 )

@@ -23,7 +23,7 @@ CARD = "README.md"
 _HUB_PAGE = "https://huggingface.co"
 _TAG = "castwise"
 _MAX_CARD_BYTES = 10_000_000
-_QUANTISED_BITS = 10  # of an element with its scales
+_QUANTIZED_BITS = 10  # of an element with its scales
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -100,7 +100,7 @@ def _is_quantized(summary: CastSummary) -> bool:
     """Return True if the tensors that changed take about 8 bits for an element, or fewer."""
     new_rows = [row for row in summary.rows if row.target not in {None, row.source}]
     count = sum(math.prod(row.shape) for row in new_rows)
-    return 0 < 8 * sum(row.nbytes_after for row in new_rows) < _QUANTISED_BITS * count
+    return 0 < 8 * sum(row.nbytes_after for row in new_rows) < _QUANTIZED_BITS * count
 
 
 def _section(summary: CastSummary, command: str, base: Base | None) -> str:

@@ -49,8 +49,8 @@ _PACKINGS = {
 """The method whose tensors each `packing_format` of auto-round has; zero points are v1's."""
 
 _AUTO_ROUND = "auto-round"
-_NOT_QUANTISED_BITS = 16
-_LEFT_OUT = {"bits": _NOT_QUANTISED_BITS}
+_NOT_QUANTIZED_BITS = 16
+_LEFT_OUT = {"bits": _NOT_QUANTIZED_BITS}
 _NAME = re.compile(r"[\w.-]+")
 """What names a module itself: auto-round's patterns have other characters."""
 
@@ -159,4 +159,4 @@ def _by_entries(
 
 def _is_left(entry: Mapping[str, Any]) -> bool:
     bits = entry.get("bits")
-    return isinstance(bits, int) and bits >= _NOT_QUANTISED_BITS
+    return isinstance(bits, int) and bits >= _NOT_QUANTIZED_BITS
