@@ -155,8 +155,8 @@ def files(benchmark: str) -> str:
         f"{seconds[ours]} s and {found[ours][5]} of memory,\nby torch in {seconds[torch]} s and "
         f"{found[torch][5]}, by transformers in {seconds[transformers]} s and "
         f"{found[transformers][5]}. To read the source, and to\n"
-        f"write and sync as many bytes as the result has, takes {seconds['read + write + sync']} s. "
-        f"{_machine(title)}.\n"
+        "write and sync as many bytes as the result has, takes "
+        f"{seconds['read + write + sync']} s. {_machine(title)}.\n"
     )
 
 
