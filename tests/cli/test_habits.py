@@ -32,9 +32,9 @@ def examples(command: str) -> list[list[str]]:
     ("words", "usage", "said"),
     [
         (
-            "quantize a b",
+            "quantise a b",
             "COMMAND [OPTIONS]",
-            "'quantize' is not a command; did you mean 'quantize'?",
+            "'quantise' is not a command; did you mean 'quantize'?",
         ),
         ("xyzzy a b", "COMMAND [OPTIONS]", "is not a command; the commands are survey, advise,"),
         ("convert a b", "COMMAND [OPTIONS]", "did you mean 'cast'? the commands are survey,"),

@@ -6,7 +6,9 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Mutex;
 
-use super::parallel::num_threads;
+/// The most buffers in the pool, of all types: enough for eight threads and two types. Those of a survey take two MiB each, which
+/// a machine of 200 cores would otherwise keep of every thread.
+const MOST_POOLED: usize = 16;
 
 thread_local! {
     static KEPT: RefCell<ThreadBuffers> = const { RefCell::new(ThreadBuffers(Vec::new())) };
@@ -23,12 +25,13 @@ impl Drop for ThreadBuffers {
     fn drop(&mut self) {
         let Ok(mut pool) = POOL.try_lock() else { return };
         pool.append(&mut self.0);
-        let excess = pool.len().saturating_sub(num_threads());
-        pool.drain(..excess);
+        let excess = pool.len().saturating_sub(MOST_POOLED);
+        // The excess is freed with this value, after the lock is.
+        self.0.extend(pool.drain(..excess));
     }
 }
 
-/// Calls a function with this thread's buffers of a type, as they were left. A call within it gets others.
+/// Calls a function with buffers of a type, as this thread or one that has ended left them. A call within it gets others.
 pub(crate) fn with_buffers<B: Any + Default + Send, R>(function: impl FnOnce(&mut B) -> R) -> R {
     // They are made on the stack, of which a thread of the caller's may have 128 KiB (those of musl do).
     const { assert!(size_of::<B>() <= 1 << 13) };
@@ -42,13 +45,13 @@ pub(crate) fn with_buffers<B: Any + Default + Send, R>(function: impl FnOnce(&mu
     result
 }
 
-/// Takes the buffers that were used last.
+/// Takes the last buffers of a type.
 fn take<B: Any>(kept: &mut Vec<Box<dyn Any + Send>>) -> Option<Box<B>> {
     let place = kept.iter().rposition(|buffers| buffers.is::<B>())?;
     kept.swap_remove(place).downcast::<B>().ok()
 }
 
-/// Not inlined: where they are made on the stack, its pages would be touched in each call.
+/// Makes buffers. Not inlined: each call would touch the pages of the stack on which they are made.
 #[cold]
 #[inline(never)]
 #[expect(clippy::unnecessary_box_returns, reason = "they stay where they are between calls")]

@@ -30,13 +30,16 @@ impl<B: Bits> RawKernel for Largest<'_, B> {
         let (mut start, mut end) = (0, width - begun);
         for largest in found {
             end = end.min(area.columns);
+            // Not in memory, where compilers make no vectors of it.
+            let mut most = *largest;
             for row in 0..area.rows {
                 for place in start..end {
                     // SAFETY: the caller of `raise_largest` vouches for the elements.
                     let bits = unsafe { area.row(row).add(place).read_unaligned() };
-                    *largest = (*largest).max(bits.magnitude());
+                    most = most.max(bits.magnitude());
                 }
             }
+            *largest = most;
             (start, end) = (end, end + width);
         }
     }

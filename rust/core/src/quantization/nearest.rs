@@ -1,7 +1,7 @@
 //! Codes that the table of formats has no rounding for: of E2M1 with ties towards zero, and indices into a code map.
 //!
-//! Codes are written through pointers, because they may lie in new memory of a host, which no reference may name. Each
-//! function writes a code before it reads it.
+//! Codes are written through pointers, because they may lie in new memory of a host, which no reference may name. A code
+//! is written before it is read: by the function itself, or by the caller of `limit_codes`.
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;

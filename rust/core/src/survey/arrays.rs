@@ -21,7 +21,7 @@ use crate::layout::{OPERANDS, Run, SOURCE};
 use crate::plan::operands::Source;
 use crate::report::tile_statistics::reader;
 use crate::report::values::Values;
-use crate::simd::{Vector, with_vectors};
+use crate::simd::{Vector, Vectors, with_vectors};
 
 /// Rows of a square, which are surveyed together.
 const BAND: usize = STRIP;
@@ -34,7 +34,7 @@ const PART: usize = 1 << 16;
 /// A survey takes as long for a byte as a copy for so many: threads pay earlier.
 const BYTES_OF_COPY: usize = 8;
 
-/// Pieces that float64 takes at once after one of which lanes of 32 bits could add no strip: where zeros are many, as in
+/// After a piece to which lanes of 32 bits could add no strip, float64 takes this many pieces at once. Where zeros are many, as in
 /// gradients, trying takes as long as half of the work.
 const WIDE_PIECES: usize = 7;
 
@@ -59,7 +59,10 @@ enum Singles {
 
 impl Singles {
     fn new(format: Format, level: Level) -> Option<Self> {
-        let is_narrow = matches!(format.kind(), Kind::Float(_)) && format.item_size() <= size_of::<f32>();
+        // Lanes of 32 bits gain nothing where there are no vectors.
+        let is_narrow = matches!(format.kind(), Kind::Float(_))
+            && format.item_size() <= size_of::<f32>()
+            && !matches!(Vectors::of(level), Vectors::None);
         match is_narrow.then(|| reader(format, level))? {
             Some(stage) => Some(Self::Decoded(stage)),
             None => (pivot_format::<Binary32>() == Some(format)).then_some(Self::Same),
@@ -146,12 +149,12 @@ impl SurveyedArray {
         offset
     }
 
-    /// Adds a piece; returns where what is added ends.
+    /// Adds a piece; returns the index of the first element that is not added.
     fn add_piece<M: Magnitude>(&self, piece: Piece<'_, M>) -> usize {
         let mut kernel = AddPiece { piece, level: self.level, add_strip };
         // SAFETY: the vectors are there, and the kernel has no other requirements.
         let done = unsafe { with_vectors!(self.level, vectors => vectors.run(&mut kernel)) };
-        // Lanes of 32 bits gain nothing where there are no vectors.
+        // On levels without vectors there are no `singles`.
         done.unwrap_or_else(|| if M::IS_WIDEST { Level::PORTABLE.run(&mut kernel) } else { 0 })
     }
 
@@ -167,7 +170,7 @@ impl SurveyedArray {
         let Buffers { room, singles, values, rests, tables, band } = buffers;
         let (singles, values, rests) = (&mut singles.0, &mut values.0, &mut rests.0);
         let mut smallest = f64::INFINITY.to_bits();
-        let mut left_wide = 0;
+        let mut wide_pieces = 0;
         for start in columns.clone().step_by(PIECE) {
             let count = PIECE.min(columns.end - start);
             let first = matrix + first_row as isize * self.rows.1 + start as isize * self.columns.1;
@@ -180,8 +183,8 @@ impl SurveyedArray {
                     unsafe { self.operand.read(self.level, Gaps::Leave, &[run], room.0.as_mut_ptr().cast()) };
                 let mut others = Others::default();
                 let mut done = 0;
-                let is_narrow = left_wide == 0 && survey.few.are_too_many();
-                left_wide -= usize::from(left_wide > 0);
+                let is_narrow = wide_pieces == 0 && survey.few.are_too_many();
+                wide_pieces -= usize::from(wide_pieces > 0);
                 if let Some(reader) = self.singles.as_ref().filter(|_| is_narrow) {
                     // SAFETY: the codes are readable.
                     unsafe { reader.read(self.level, codes, &mut singles[..count]) };
@@ -189,7 +192,7 @@ impl SurveyedArray {
                     let values = &mut *singles;
                     done = self.add_piece(Piece::<u32> { values, range, tables, row, smallest, others });
                     if done == 0 {
-                        left_wide = WIDE_PIECES;
+                        wide_pieces = WIDE_PIECES;
                     }
                 }
                 if done < count {

@@ -181,13 +181,19 @@ impl Others {
     /// Adds elements that are in no binade.
     #[inline(always)]
     fn add<M: Magnitude>(&mut self, values: &[M::Float]) {
+        // Counted in locals, of which compilers make vectors.
+        let (mut zeros, mut infinities, mut nans, mut subnormals) = (0, 0, 0, 0);
         for &value in values {
             let magnitude = M::of(value);
-            self.zeros += u64::from(magnitude == M::default());
-            self.infinities += u64::from(magnitude == M::INFINITY);
-            self.nans += u64::from(magnitude > M::INFINITY);
-            self.subnormals += u64::from((magnitude > M::default()) & (magnitude < M::SMALLEST));
+            zeros += u64::from(magnitude == M::default());
+            infinities += u64::from(magnitude == M::INFINITY);
+            nans += u64::from(magnitude > M::INFINITY);
+            subnormals += u64::from((magnitude > M::default()) & (magnitude < M::SMALLEST));
         }
+        self.zeros += zeros;
+        self.infinities += infinities;
+        self.nans += nans;
+        self.subnormals += subnormals;
     }
 }
 
@@ -338,7 +344,7 @@ fn take_larger<M: Magnitude>(pairs: &[M], larger: &mut [M]) {
     }
 }
 
-/// Adds a strip that is not empty; returns how many elements have a binade. A kernel of its own: of both widths there is one.
+/// Adds a strip that is not empty; returns how many elements have a binade. Both widths of lanes share this kernel.
 pub(super) struct AddStrip<'a> {
     tables: &'a mut Tables,
     strip: &'a Strip,
