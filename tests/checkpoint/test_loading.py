@@ -437,6 +437,18 @@ def test_a_model_of_diffusers_is_not_called_loaded(tmp_path: Path) -> None:
     assert "a model of diffusers (UNet2DConditionModel)" in found.unknown[0]
 
 
+@pytest.mark.parametrize("method", ["awq", "a_method_of_tomorrow"])
+@pytest.mark.parametrize("consumer", ["transformers", "vllm", "sglang"])
+def test_a_method_without_rules_is_not_called_loaded(
+    tmp_path: Path, consumer: Any, method: str
+) -> None:
+    tensors = decoder({"mlp.down_proj": part("plain")}, "plain")
+    folder = write(tmp_path / "model", "LlamaForCausalLM", tensors, {"quant_method": method})
+    found = checkpoint.verify_loading(folder, consumer)
+    assert (found.loads, found.problems) == (None, [])
+    assert f"the quantization method {method!r}" in found.unknown[0]
+
+
 def test_names_of_the_language_model_are_not_those_of_a_tower(tmp_path: Path) -> None:
     name = "language_model.model.layers.0.self_attn.q_proj.weight"
     section = stated(CT, {"fp8_channel": ["Linear"]}, ["lm_head"])

@@ -19,6 +19,7 @@ from castwise.checkpoint.loading.check import (
     check_file,
     check_loading,
     problem_lines,
+    unchecked_method,
     unknown_tensors,
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
@@ -68,7 +69,7 @@ class LoadingCheck(Rendered):
 
     @property
     def loads(self) -> bool | None:
-        """True if the consumer loads it; None if castwise does not know the model."""
+        """True if the consumer loads it; None if castwise knows no rules of that."""
         if self.problems:
             return False
         return True if self.architectures else None
@@ -124,7 +125,8 @@ def verify_loading(
 
     Returns
     -------
-    The problems, module by module; `loads` is None for a model that castwise does not know.
+    The problems, module by module; `loads` is None for a model, or a method of
+    quantization, that castwise does not know.
 
     Raises
     ------
@@ -210,6 +212,11 @@ def _check(
             f"{CONFIG} states {model.architecture.name}, and no tensor has a name of that: "
             f"whether {consumer} loads it is not checked; correct it, or say what they are "
             f"({argument('architecture')})"
+        )
+    elif (method := unchecked_method(config, consumer)) is not None:
+        unknown = (
+            f"{CONFIG} states the quantization method {shorten(method, _LETTERS)!r}, and castwise "
+            f"has no rules of how {consumer} loads that: whether it loads the model is not checked"
         )
     else:
         stored_tensors = StoredTensors(component.shards)

@@ -71,6 +71,10 @@ _ENGINES = {
 }
 
 
+ENGINE_METHODS = frozenset(("compressed-tensors", "fp8", "mxfp4", "modelopt"))
+"""The methods of `engine_problems`."""
+
+
 def _alike() -> str:
     return f"give them one scheme, or leave all of them ({argument('ignore')})"
 

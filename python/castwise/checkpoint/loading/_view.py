@@ -33,6 +33,17 @@ def leave() -> str:
     return f"leave it as it is ({argument('ignore')})"
 
 
+def section_of(config: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return the first member of a configuration of these names, also of its text part."""
+    for part in text_parts(config):
+        for key in keys:
+            if isinstance(part.get(key), Mapping):
+                section = part[key]
+                inner = section.get(STATED_KEY)
+                return inner if isinstance(inner, Mapping) else section
+    return {}
+
+
 class View:
     """A checkpoint as one consumer sees it."""
 
@@ -60,13 +71,7 @@ class View:
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return the first member of the configuration of these names, also of its text part."""
-        for part in text_parts(self._config):
-            for key in keys:
-                if isinstance(part.get(key), Mapping):
-                    section = part[key]
-                    inner = section.get(STATED_KEY)
-                    return inner if isinstance(inner, Mapping) else section
-        return {}
+        return section_of(self._config, *keys)
 
     def number(self, key: str) -> int | None:
         """Return a whole number of the configuration, or of its text part."""

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._engines import engine_problems
+from castwise.checkpoint.loading._engines import ENGINE_METHODS, engine_problems
 from castwise.checkpoint.loading._layers import layer_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
 from castwise.checkpoint.loading._modules import modules_of
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
-from castwise.checkpoint.loading._view import Read, View
+from castwise.checkpoint.loading._view import Read, View, section_of
 from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.quantization.producers.stated import SECTIONS
 
 if TYPE_CHECKING:
     from castwise.checkpoint.containers.whole_models import ModelFormat
@@ -25,6 +26,13 @@ _PROBLEMS = {
     "sglang": engine_problems,
     "mlx-lm": mlx_problems,
 }
+_METHODS = {
+    "transformers": frozenset(("compressed-tensors", "fp8", "mxfp8", "mxfp4", "modelopt")),
+    "vllm": ENGINE_METHODS,
+    "sglang": ENGINE_METHODS,
+}
+"""The methods of quantization that have rules; mlx-lm's are of all."""
+
 CHECKED = ("transformers", "vllm", "sglang", LLAMA_CPP, "mlx-lm")
 """The consumers whose rules castwise knows."""
 
@@ -62,6 +70,13 @@ def check_loading(
 def unknown_tensors(model: Model, tensors: Iterable[TensorInfo]) -> list[str]:
     """Return the names of tensors that the architecture of a model has no row of."""
     return modules_of(model, tensors)[1]
+
+
+def unchecked_method(config: Mapping[str, Any], consumer: str) -> str | None:
+    """Return the stated method of quantization that has no rules for a consumer."""
+    method = section_of(config, *SECTIONS).get("quant_method")
+    is_unchecked = isinstance(method, str) and method not in _METHODS.get(consumer, {method})
+    return method if is_unchecked else None
 
 
 def check_file(
