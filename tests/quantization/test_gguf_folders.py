@@ -31,6 +31,7 @@ from whole_models import (
     HEAD,
     LAYERS,
     TOKENIZER,
+    TOKENS,
     WIDTH,
     A,
     B,
@@ -196,8 +197,8 @@ OTHERS: dict[str, tuple[set[str], dict[str, Any], dict[str, Any], set[str]]] = {
     ),
     "olmo2": (
         {f"{AT}input_layernorm.weight"},
-        POST | LONG_NORMS,
-        {},
+        POST | LONG_NORMS | {"lm_head.weight": (TOKENS, WIDTH)},
+        {"tie_word_embeddings": False},
         {*OF_LAYERS, "ffn_gate", "post_attention_norm", "post_ffw_norm"} - {"attn_norm"}
         | {"attn_q_norm", "attn_k_norm"},
     ),
