@@ -97,9 +97,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 # One tuple for all tensors of a shape: 50 bytes of each are saved.
                 shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
                 for name, tensor in contents.tensors.items():
-                    info = self._describe(name, tensor, storages)
-                    shape = shapes.setdefault(info.shape, info.shape)
-                    self.tensors[name] = info._replace(shape=shape)
+                    self._describe(name, tensor, storages, shapes)
         except BaseException:
             self._file.close()
             raise
@@ -219,9 +217,13 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         return TorchPickle(self._file.stream, self._file.size - self._file.stream.tell())
 
     def _describe(
-        self, name: str, tensor: TorchTensor, storages: Mapping[str, tuple[int, int]]
-    ) -> TensorInfo:
-        """Check a tensor against its storage, note where it is, and return what it is."""
+        self,
+        name: str,
+        tensor: TorchTensor,
+        storages: Mapping[str, tuple[int, int]],
+        shapes: dict[tuple[int, ...], tuple[int, ...]],
+    ) -> None:
+        """Check a tensor against its storage, and tell what and where it is."""
         if tensor.problem is not None:
             raise CheckpointError(f"tensor {name!r} is {tensor.problem}")
         shape, dtype = check_shape(name, tensor.shape), tensor.dtype
@@ -256,7 +258,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             is_fortran = not is_packed and _is_dense(tensor.shape, tensor.strides)
             arrangement = Arrangement(item, tensor.shape, tuple(strides))
             self._strides[name] = _Strided(size, arrangement, is_fortran)
-        return TensorInfo(name, *_format_and_kind(dtype), dtype, shape, nbytes)
+        shape = shapes.setdefault(shape, shape)
+        self.tensors[name] = TensorInfo(name, *_format_and_kind(dtype), dtype, shape, nbytes)
 
     def check_unchanged(self) -> None:
         """Refuse a file that was changed, or of which data that was read is not as it was saved."""
