@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -71,10 +71,6 @@ _ENGINES = {
 }
 
 
-ENGINE_METHODS = frozenset(("compressed-tensors", "fp8", "mxfp4", "modelopt"))
-"""The methods of `engine_problems`."""
-
-
 def _alike() -> str:
     return f"give them one scheme, or leave all of them ({argument('ignore')})"
 
@@ -84,14 +80,10 @@ def engine_problems(view: View) -> Iterator[LoadingProblem]:
     engine = _ENGINES[view.consumer]
     section = view.section(*SECTIONS)
     method = section.get("quant_method")
-    if method == "compressed-tensors":
-        yield from _problems(view, _CompressedTensors(engine, section))
-    elif method == "fp8":
-        yield from _problems(view, _Float8(engine, section))
-    elif method == "mxfp4":
-        yield from _mxfp4(view)
-    elif method == "modelopt" or "hf_quant_config.json" in view.files:
-        yield from _problems(view, _ModelOpt(engine, section, view.files))
+    if method is None and "hf_quant_config.json" in view.files:
+        method = "modelopt"
+    if isinstance(method, str) and method in _BY_METHOD:
+        yield from _BY_METHOD[method](view, engine, section)
     elif method is None and any(module.is_quantized for module in view.modules):
         yield LoadingProblem(
             "",
@@ -473,3 +465,17 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
             )
         elif is_gpt_oss:
             yield from view.blocks(module)
+
+
+_BY_METHOD: Mapping[str, Callable[[View, _Engine, Mapping[str, Any]], Iterator[LoadingProblem]]] = {
+    "compressed-tensors": lambda view, engine, section: _problems(
+        view, _CompressedTensors(engine, section)
+    ),
+    "fp8": lambda view, engine, section: _problems(view, _Float8(engine, section)),
+    "mxfp4": lambda view, _engine, _section: _mxfp4(view),
+    "modelopt": lambda view, engine, section: _problems(
+        view, _ModelOpt(engine, section, view.files)
+    ),
+}
+METHODS = frozenset(_BY_METHOD)
+"""The methods of quantization that have rules."""

@@ -35,13 +35,9 @@ def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps transformers from loading a checkpoint."""
     section = view.section(*SECTIONS)
     method = section.get("quant_method")
-    if method == "compressed-tensors":
-        yield from _compressed_tensors(view, section)
-    elif method in {"fp8", "mxfp8"}:
-        yield from _float8(view, section)
-    elif method == "mxfp4":
-        yield from _mxfp4(view, section)
-    elif method in {None, "modelopt"} and any(module.is_quantized for module in view.modules):
+    if isinstance(method, str) and method in _BY_METHOD:
+        yield from _BY_METHOD[method](view, section)
+    elif method in (None, *_NOT_READ) and any(module.is_quantized for module in view.modules):
         statement = "states no quantization" if method is None else f"states the method {method!r}"
         yield LoadingProblem(
             "",
@@ -411,3 +407,14 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             )
         else:
             yield from view.blocks(module)
+
+
+_BY_METHOD = {
+    "compressed-tensors": _compressed_tensors,
+    "fp8": _float8,
+    "mxfp8": _float8,
+    "mxfp4": _mxfp4,
+}
+_NOT_READ = ("modelopt",)
+METHODS = frozenset((*_BY_METHOD, *_NOT_READ))
+"""The methods of quantization that have rules."""

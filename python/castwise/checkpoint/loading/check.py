@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._engines import ENGINE_METHODS, engine_problems
+from castwise.checkpoint.loading import _engines, _transformers
+from castwise.checkpoint.loading._engines import engine_problems
 from castwise.checkpoint.loading._layers import layer_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
 from castwise.checkpoint.loading._modules import modules_of
@@ -27,9 +28,9 @@ _PROBLEMS = {
     "mlx-lm": mlx_problems,
 }
 _METHODS = {
-    "transformers": frozenset(("compressed-tensors", "fp8", "mxfp8", "mxfp4", "modelopt")),
-    "vllm": ENGINE_METHODS,
-    "sglang": ENGINE_METHODS,
+    "transformers": _transformers.METHODS,
+    "vllm": _engines.METHODS,
+    "sglang": _engines.METHODS,
 }
 """The methods of quantization that have rules; mlx-lm's are of all."""
 
@@ -75,8 +76,8 @@ def unknown_tensors(model: Model, tensors: Iterable[TensorInfo]) -> list[str]:
 def unchecked_method(config: Mapping[str, Any], consumer: str) -> str | None:
     """Return the stated method of quantization that has no rules for a consumer."""
     method = section_of(config, *SECTIONS).get("quant_method")
-    is_unchecked = isinstance(method, str) and method not in _METHODS.get(consumer, {method})
-    return method if is_unchecked else None
+    is_checked = method is None or consumer not in _METHODS or method in [*_METHODS[consumer]]
+    return None if is_checked else str(method)
 
 
 def check_file(
