@@ -5,8 +5,8 @@
 //! Where a SAFETY text says that numpy vouched for memory, it means this. Pointer, shape and strides are copies of what numpy
 //! stores, and all checks are of these copies. Who holds a reference to an array keeps its memory: numpy frees or moves that
 //! of an array with other references only in `ndarray.resize(refcheck=False)`, whose documentation leaves that to its caller.
-//! So does numpy with threads that write to an array which another thread reads: that is a data race, in numpy's functions
-//! as in these, and Rust defines no result for it.
+//! A thread that writes to an array while another thread reads it is a data race, in numpy's functions as in these: numpy
+//! leaves it to its callers, and Rust defines no result for it.
 
 use castwise_core::Format;
 use castwise_core::layout::region::{Region, extent, overlaps_itself, shares_with_itself};

@@ -6,8 +6,8 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Mutex;
 
-/// The most buffers in the pool, of all types: enough for eight threads and two types. Those of a survey take two MiB each, which
-/// a machine of 200 cores would otherwise keep of every thread.
+/// The most buffers in the pool, of all types: enough for eight threads and two types. Those of a survey take two MiB each,
+/// which a machine of 200 cores would otherwise keep of every thread.
 const MOST_POOLED: usize = 16;
 
 thread_local! {

@@ -34,8 +34,8 @@ const PART: usize = 1 << 16;
 /// A survey takes as long for a byte as a copy for so many: threads pay earlier.
 const BYTES_OF_COPY: usize = 8;
 
-/// After a piece to which lanes of 32 bits could add no strip, float64 takes this many pieces at once. Where zeros are many, as in
-/// gradients, trying takes as long as half of the work.
+/// After a piece to which lanes of 32 bits could add no strip, float64 takes this many pieces at once. Where zeros are many,
+/// as in gradients, trying takes as long as half of the work.
 const WIDE_PIECES: usize = 7;
 
 /// An array whose elements are surveyed.

@@ -144,8 +144,8 @@ impl Default for Significant {
     }
 }
 
-/// The cells of each narrow block of a strip, [`DEPTH`] of each. A place is a byte, and no index is checked: behind the last
-/// block is room for the highest.
+/// The cells of each narrow block of a strip, [`DEPTH`] of each. A place is a byte: behind the last block is room for the
+/// highest place, so that no index needs a check.
 struct Windows([u64; (BLOCKS - 1) * DEPTH + (1 << u8::BITS)]);
 
 impl Default for Windows {

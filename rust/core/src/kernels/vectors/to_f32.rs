@@ -59,14 +59,18 @@ pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) 
     if V::any_nan(f32s) {
         // Nothing is above the limit, and NaN keeps its sign.
         let constants = [V::splat32(i32::MAX as u32), nan, V::splat32(1 << 31)];
-        return [
-            V::limited(a, constants),
-            V::limited(b, constants),
-            V::limited(c, constants),
-            V::limited(d, constants),
-        ];
+        return limited::<V>(f32s, constants);
     }
     [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
+}
+
+/// [`Vector::limited`] of four registers.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn limited<V: Vector>([a, b, c, d]: [V::F32s; 4], constants: [V::Integers; 3]) -> [V::Integers; 4] {
+    [V::limited(a, constants), V::limited(b, constants), V::limited(c, constants), V::limited(d, constants)]
 }
 
 /// Floats to float32, with infinities limited and NaN replaced.
@@ -96,12 +100,7 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
         // Infinities and NaN, which are rare, times zero are NaN.
         let first = V::any_nan([V::product(a, zero), V::product(b, zero)]);
         if first || V::any_nan([V::product(c, zero), V::product(d, zero)]) {
-            return [
-                V::limited(a, constants),
-                V::limited(b, constants),
-                V::limited(c, constants),
-                V::limited(d, constants),
-            ];
+            return limited::<V>([a, b, c, d], constants);
         }
         [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
     }

@@ -56,7 +56,7 @@ impl Zeros {
                 let Area { rows, columns, .. } = area;
                 for row in 0..rows {
                     let from = area.row(row);
-                    // Not in memory, where compilers do not vectorise it.
+                    // Not in memory, where compilers make no vectors of it.
                     let mut found = false;
                     for column in 0..columns {
                         // SAFETY: the caller's promise.
