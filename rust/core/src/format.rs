@@ -11,6 +11,7 @@ use std::fmt;
 
 /// What the top codes of a float format mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Specials {
     /// IEEE 754: an exponent of all ones is infinity or NaN.
     Ieee,
@@ -129,6 +130,7 @@ pub enum Kind {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Row {
     /// Canonical name, as in numpy and `ml_dtypes`.
     pub name: &'static str,
@@ -324,5 +326,95 @@ impl Format {
             Kind::Integer { signed: false } => Some((0, (1 << bits) - 1)),
             _ => None,
         }
+    }
+}
+
+macro_rules! constants {
+    ($($constant:ident: $name:literal,)*) => {
+        impl Format {
+            $(
+                #[doc = concat!("The format ", $name, ".")]
+                pub const $constant: Self = Self::constant($name);
+            )*
+
+            #[cfg(test)]
+            const CONSTANTS: &[Self] = &[$(Self::$constant),*];
+        }
+    };
+}
+constants! {
+    BOOL: "bool",
+    INT1: "int1",
+    INT2: "int2",
+    INT4: "int4",
+    INT8: "int8",
+    INT16: "int16",
+    INT32: "int32",
+    INT64: "int64",
+    UINT1: "uint1",
+    UINT2: "uint2",
+    UINT4: "uint4",
+    UINT8: "uint8",
+    UINT16: "uint16",
+    UINT32: "uint32",
+    UINT64: "uint64",
+    FLOAT64: "float64",
+    FLOAT32: "float32",
+    FLOAT16: "float16",
+    BFLOAT16: "bfloat16",
+    FLOAT8_E3M4: "float8_e3m4",
+    FLOAT8_E4M3: "float8_e4m3",
+    FLOAT8_E4M3FN: "float8_e4m3fn",
+    FLOAT8_E4M3FNUZ: "float8_e4m3fnuz",
+    FLOAT8_E4M3B11FNUZ: "float8_e4m3b11fnuz",
+    FLOAT8_E5M2: "float8_e5m2",
+    FLOAT8_E5M2FNUZ: "float8_e5m2fnuz",
+    FLOAT8_E8M0FNU: "float8_e8m0fnu",
+    FLOAT8_E5M3FNU: "float8_e5m3fnu",
+    FLOAT6_E2M3FN: "float6_e2m3fn",
+    FLOAT6_E3M2FN: "float6_e3m2fn",
+    FLOAT4_E2M1FN: "float4_e2m1fn",
+    COMPLEX128: "complex128",
+    COMPLEX64: "complex64",
+    COMPLEX32: "complex32",
+    BCOMPLEX32: "bcomplex32",
+}
+
+impl Format {
+    /// The format of a name that a row of the table has; the compiler refuses another name of a constant.
+    pub(crate) const fn constant(name: &str) -> Self {
+        let mut index = 0;
+        while index < TABLE.len() {
+            if are_equal(TABLE[index].name.as_bytes(), name.as_bytes()) {
+                return Self(index as u8);
+            }
+            index += 1;
+        }
+        panic!("no format has this name")
+    }
+}
+
+/// Compares texts in a constant, where `==` is not yet at hand.
+const fn are_equal(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut index = 0;
+    while index < one.len() {
+        if one[index] != other[index] {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_every_row_has_its_constant() {
+        assert!(Format::all().eq(Format::CONSTANTS.iter().copied()));
     }
 }

@@ -21,6 +21,14 @@ pub fn parse(name: &str) -> Result<Format, Error> {
     find(name).ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: likely(name) })
 }
 
+impl std::str::FromStr for Format {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        parse(name)
+    }
+}
+
 /// Does the same as [`parse`] without an error that suggests names, for callers that accept other names too.
 #[must_use]
 pub fn find(name: &str) -> Option<Format> {
