@@ -10,9 +10,7 @@ pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
         Error::UnknownFormat { .. } | Error::Unsupported { .. } => PyTypeError::new_err(message),
-        Error::UnknownOption { .. } | Error::InvalidOption { .. } | Error::Nan { .. } => {
-            PyValueError::new_err(message)
-        }
         Error::Overflow { .. } => PyOverflowError::new_err(message),
+        _ => PyValueError::new_err(message),
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 /// Why a request was refused. A refused argument writes nothing; a refused element leaves a target untouched, half written
 /// or of no use, as the function that returns it says.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Error {
     /// No format has this name.
     UnknownFormat {
@@ -26,6 +27,15 @@ pub enum Error {
     InvalidOption {
         /// The whole sentence.
         message: String,
+    },
+    /// A slice has not the number of elements or bytes that the others need.
+    Length {
+        /// The argument.
+        argument: &'static str,
+        /// Its length.
+        length: usize,
+        /// The length that it needs.
+        needed: usize,
     },
     /// The pair of formats has no meaning (complex to real).
     Unsupported {
@@ -74,6 +84,9 @@ impl fmt::Display for Error {
                 f.write_str(".")
             }
             Self::InvalidOption { message } => f.write_str(message),
+            Self::Length { argument, length, needed } => {
+                write!(f, "{argument} has length {length}; give it length {needed}.")
+            }
             Self::Unsupported { source, target } => write!(
                 f,
                 "cannot cast {source:?} to {target:?}: the imaginary part would be lost. Cast `x.real` (or \

@@ -107,6 +107,7 @@ fn expected(
             }
         }
         Rounding::Stochastic => return None,
+        other => panic!("{other:?} has no reference"),
     };
     let chosen = if up { above } else { below };
     // The top of the ladder is where overflow begins.

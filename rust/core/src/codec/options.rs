@@ -4,6 +4,7 @@ use crate::error::Error;
 
 /// Direction of rounding (IEEE 754-2019, 4.3, and stochastic).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rounding {
     /// To the nearest value; a tie goes to the even code.
     NearestEven,
@@ -21,6 +22,7 @@ pub enum Rounding {
 
 /// What becomes of values beyond the target's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Overflow {
     /// Infinity where the format has it, else NaN, else the largest finite value. Integers wrap; floats clamp into
     /// integers, and wrap into those of fewer than 8 bits where an int32 holds the rounded value.
@@ -33,6 +35,7 @@ pub enum Overflow {
 
 /// What becomes of NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NanRule {
     /// A quiet NaN with its sign, where the format has one.
     Keep,

@@ -9,6 +9,7 @@ use crate::report::CastReport;
 /// Elements of one format are compared as they are. Of two formats, both are converted first: to float32 if that holds
 /// both, else to float64, beside which the rest of a 64-bit integer counts; a real number has the imaginary part +0.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Comparison {
     /// Elements.
     pub count: u64,
@@ -30,6 +31,7 @@ pub struct Comparison {
 
 /// What the second array lost of the first. Complex numbers count as two components each.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Losses {
     /// Finite in both arrays.
     pub finite: u64,

@@ -67,6 +67,20 @@ pub struct Settings {
     pub threads: usize,
 }
 
+impl Default for Settings {
+    /// The default options on one thread, without a report.
+    fn default() -> Self {
+        Options::default().into()
+    }
+}
+
+impl From<Options> for Settings {
+    /// Options on one thread, without a report.
+    fn from(options: Options) -> Self {
+        Self { options, report: false, threads: 1 }
+    }
+}
+
 /// The real formats that a pair of formats is cast by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts {

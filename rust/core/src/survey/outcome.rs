@@ -15,6 +15,7 @@ pub const BLOCK_WIDTHS: [usize; 3] = [16, 32, 128];
 
 /// The parts of an array that have a maximum each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Blocks {
     /// 16 elements of a row.
     Of16,
@@ -153,6 +154,7 @@ impl Default for BlockRow {
 ///
 /// Blocks without a finite number but zero are left out, and subnormal numbers of float64 are taken for zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlockTable {
     /// Rows, by eighth.
     pub rows: BTreeMap<i16, BlockRow>,

@@ -46,7 +46,7 @@ pub struct Encoding {
     pub rule: Option<ScaleRule>,
     /// In place of the largest magnitude of each block, or of the array where there is a scale for it.
     pub amax: Option<f64>,
-    /// A float32 for each matrix, as [`global_scale`] returns it.
+    /// A float32 for each matrix, as [`global_scale`](crate::quantization::global_scale()) returns it.
     pub global_scale: Option<Array>,
     /// The largest scale of blocks under it; `None`: 448.
     pub global_max: Option<f32>,

@@ -1,0 +1,125 @@
+//! Rust types whose memory holds the codes of a format.
+
+#![allow(unsafe_code, reason = "says which bits are a value of a type")]
+
+use crate::format::Format;
+
+/// A type whose memory holds one code of a format.
+///
+/// # Safety
+/// The type has the size of the format's elements and no padding. All codes of the format are valid values of the type.
+pub unsafe trait Element: Copy + Send + Sync + 'static {
+    /// The format of the codes.
+    const FORMAT: Format;
+}
+
+macro_rules! machine_types {
+    ($($type:ty: $format:ident,)*) => {$(
+        // SAFETY: the machine's type has the format's size, and casts write its values only (of `bool`, 0 and 1).
+        unsafe impl Element for $type {
+            const FORMAT: Format = Format::$format;
+        }
+    )*};
+}
+machine_types! {
+    bool: BOOL, i8: INT8, i16: INT16, i32: INT32, i64: INT64, u8: UINT8, u16: UINT16, u32: UINT32, u64: UINT64,
+    f32: FLOAT32, f64: FLOAT64, [f32; 2]: COMPLEX64, [f64; 2]: COMPLEX128,
+}
+
+macro_rules! codes {
+    ($($name:ident($bits:ty): $format:ident, $text:literal;)*) => {$(
+        #[doc = concat!("A code of ", $text, ". Two are equal if their bits are.")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[repr(transparent)]
+        pub struct $name(
+            /// The bits.
+            pub $bits,
+        );
+
+        // SAFETY: an integer of the format's size, of which all bits are valid.
+        unsafe impl Element for $name {
+            const FORMAT: Format = Format::$format;
+        }
+    )*};
+}
+codes! {
+    F16(u16): FLOAT16, "float16 (IEEE binary16)";
+    Bf16(u16): BFLOAT16, "bfloat16";
+    F8E3M4(u8): FLOAT8_E3M4, "float8_e3m4";
+    F8E4M3(u8): FLOAT8_E4M3, "float8_e4m3, which has infinities and a maximum of 240";
+    F8E4M3Fn(u8): FLOAT8_E4M3FN, "float8_e4m3fn, which has no infinity and a maximum of 448";
+    F8E4M3Fnuz(u8): FLOAT8_E4M3FNUZ, "float8_e4m3fnuz";
+    F8E4M3B11Fnuz(u8): FLOAT8_E4M3B11FNUZ, "float8_e4m3b11fnuz";
+    F8E5M2(u8): FLOAT8_E5M2, "float8_e5m2";
+    F8E5M2Fnuz(u8): FLOAT8_E5M2FNUZ, "float8_e5m2fnuz";
+    F8E8M0Fnu(u8): FLOAT8_E8M0FNU, "float8_e8m0fnu, the scales of OCP MX";
+    F8E5M3Fnu(u8): FLOAT8_E5M3FNU, "float8_e5m3fnu";
+    F6E2M3Fn(u8): FLOAT6_E2M3FN, "float6_e2m3fn in the low bits of a byte";
+    F6E3M2Fn(u8): FLOAT6_E3M2FN, "float6_e3m2fn in the low bits of a byte";
+    F4E2M1Fn(u8): FLOAT4_E2M1FN, "float4_e2m1fn in the low bits of a byte";
+}
+
+#[cfg(feature = "half")]
+mod of_half {
+    use super::{Element, Format};
+
+    // SAFETY: a transparent integer of 16 bits, of which all bits are valid.
+    unsafe impl Element for half::f16 {
+        const FORMAT: Format = Format::FLOAT16;
+    }
+
+    // SAFETY: as above.
+    unsafe impl Element for half::bf16 {
+        const FORMAT: Format = Format::BFLOAT16;
+    }
+}
+
+#[cfg(feature = "float8")]
+mod of_float8 {
+    use super::{Element, Format};
+
+    // SAFETY: a transparent byte, of which all bits are valid.
+    unsafe impl Element for float8::F8E4M3 {
+        const FORMAT: Format = Format::FLOAT8_E4M3FN;
+    }
+
+    // SAFETY: as above.
+    unsafe impl Element for float8::F8E5M2 {
+        const FORMAT: Format = Format::FLOAT8_E5M2;
+    }
+}
+
+/// Returns the codes of elements, as bytes.
+pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: the trait's contract says that there is no padding.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// Returns the codes of elements, as bytes that may be replaced by other codes of the format.
+///
+/// # Safety
+/// The caller writes codes of the format only.
+pub(crate) unsafe fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: the trait's contract says that there is no padding, and the caller promises that values stay valid.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has_size_of_format<T: Element>() {
+        assert_eq!(size_of::<T>(), T::FORMAT.item_size());
+    }
+
+    #[test]
+    fn test_sizes_are_those_of_the_table() {
+        has_size_of_format::<bool>();
+        has_size_of_format::<[f32; 2]>();
+        has_size_of_format::<[f64; 2]>();
+        has_size_of_format::<i64>();
+        has_size_of_format::<F16>();
+        has_size_of_format::<F8E8M0Fnu>();
+        has_size_of_format::<F4E2M1Fn>();
+    }
+}
