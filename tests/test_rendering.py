@@ -105,12 +105,12 @@ def test_the_rows_of_ranked_tables_may_be_cut() -> None:
     assert len([*text_lines([Table.of(("tensor",), [("a",), ("b",)])], top=1)]) == 4
 
 
-def test_what_is_lost_is_coloured_and_nothing_else_moves() -> None:
+def test_what_is_lost_is_colored_and_nothing_else_moves() -> None:
     plain = [*text_lines([ranked(3)])]
-    coloured = [*text_lines([ranked(3)], colour=True)]
-    assert [ESCAPES.sub("", line) for line in coloured] == plain
-    assert not ESCAPES.search(coloured[2])
-    assert ESCAPES.search(coloured[3])
+    colored = [*text_lines([ranked(3)], color=True)]
+    assert [ESCAPES.sub("", line) for line in colored] == plain
+    assert not ESCAPES.search(colored[2])
+    assert ESCAPES.search(colored[3])
 
 
 def test_hostile_names_stay_texts() -> None:
@@ -249,7 +249,7 @@ def test_a_page_replaces_no_checkpoint(
 
 
 @pytest.mark.parametrize("command", commands(Path(), Path()))
-def test_reports_fit_80_columns_and_colour_is_for_terminals(
+def test_reports_fit_80_columns_and_color_is_for_terminals(
     model: Path, tmp_path: Path, command: str
 ) -> None:
     arguments = commands(model, tmp_path)[command]
@@ -257,10 +257,10 @@ def test_reports_fit_80_columns_and_colour_is_for_terminals(
     assert not ESCAPES.search(seen)
     tables = [line for line in seen.splitlines() if " -> " not in line and ": " not in line]
     assert all(len(line) <= 80 for line in tables), seen
-    _, coloured = run_on_terminal(*arguments, columns=80, stream="stdout", colour=True)
-    assert bool(ESCAPES.search(coloured)) == (command not in {"diff", "verify"})
+    _, colored = run_on_terminal(*arguments, columns=80, stream="stdout", color=True)
+    assert bool(ESCAPES.search(colored)) == (command not in {"diff", "verify"})
     free = re.compile(r"free: .*")  # the room on the disk, which others take between the two
-    assert free.sub("", ESCAPES.sub("", coloured)) == free.sub("", seen)
+    assert free.sub("", ESCAPES.sub("", colored)) == free.sub("", seen)
 
 
 def test_a_survey_of_a_checkpoint(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

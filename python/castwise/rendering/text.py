@@ -1,4 +1,4 @@
-"""Sheets as text: columns that fit a terminal, and colour where it takes it."""
+"""Sheets as text: columns that fit a terminal, and color where it takes it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def text_lines(
     width: int | None = None,
     longest: int | None = None,
     top: int | None = None,
-    colour: bool = False,
+    color: bool = False,
 ) -> Iterator[str]:
     """Make the lines of a sheet."""
     for part in sheet:
         if isinstance(part, Table):
-            yield from _table_lines(part, (width, longest), top, colour=colour)
+            yield from _table_lines(part, (width, longest), top, color=color)
         elif isinstance(part, Lines):
             yield from map(printable, part.texts)
 
@@ -55,7 +55,7 @@ def unused_lines(patterns: Mapping[str, str | None]) -> list[str]:
 
 
 def _table_lines(
-    table: Table, limits: tuple[int | None, int | None], top: int | None, *, colour: bool
+    table: Table, limits: tuple[int | None, int | None], top: int | None, *, color: bool
 ) -> Iterator[str]:
     """Align the columns of a table line by line: its rows are made again, and none is kept."""
     top = top if table.ranked else None
@@ -82,9 +82,9 @@ def _table_lines(
             cell = _shorten(row[column], widths[column])
             pad = cell.ljust if column < text_count else cell.rjust
             text = pad(widths[column])
-            if colour and table.header and line == 0:
+            if color and table.header and line == 0:
                 text = f"{_HEADER}{text}{_PLAIN}"
-            elif colour and column in losses and is_lost(cell):
+            elif color and column in losses and is_lost(cell):
                 text = f"{_LOSS}{text}{_PLAIN}"
             texts.append(text)
         yield "  ".join(texts).rstrip()
