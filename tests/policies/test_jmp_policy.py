@@ -157,7 +157,7 @@ def test_str_is_a_string_of_the_policy(names: tuple[str, ...], data: st.DataObje
 @given(TRIPLES, TRIPLES, st.data())
 @example(("float32",) * 3, ("float32",) * 3, None)
 def test_equality_and_hash(one: tuple[str, ...], other: tuple[str, ...], data: Any) -> None:
-    """Policies are equal and hash alike when their dtypes are the same, however they are spelled."""
+    """Policies are equal and hash alike when their dtypes are equal, however they are spelled."""
 
     def fields(names: tuple[str, ...]) -> list[Any]:
         return [
