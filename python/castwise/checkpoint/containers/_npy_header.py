@@ -197,16 +197,16 @@ def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
             f"not trusted is {_MAX_HEADER_BYTES:,}; numpy.load reads more with max_header_size"
         )
     text = file.read(length)
+    if len(text) < length:
+        raise CheckpointError(f"array {name!r}: the .npy header is damaged: it ends early; {FETCH}")
     try:
         fields = parse_literal(text.decode("utf-8" if version == (3, 0) else "latin-1"))
     except (ValueError, SyntaxError, TypeError) as error:
-        raise CheckpointError(
-            f"array {name!r}: the .npy header is damaged: {error}; {FETCH}"
-        ) from error
-    if len(text) < length or not _is_header(fields):
+        raise CheckpointError(f"array {name!r}: the .npy header is damaged: {error}") from error
+    if not _is_header(fields):
         raise CheckpointError(
             f"array {name!r}: the .npy header is damaged: it must give descr, fortran_order and "
-            f"a shape of whole numbers; {FETCH}"
+            "a shape of whole numbers"
         )
     return fields, npy.MAGIC_LEN + width + length
 
