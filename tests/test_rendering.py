@@ -94,6 +94,30 @@ def test_columns_go_before_names_are_cut_at_the_left() -> None:
     assert len(cut) <= 30
 
 
+def test_a_name_that_is_cut_keeps_the_number_of_its_layer() -> None:
+    names = [f"model.layers.{layer}.self_attn.(k_proj|q_proj).weight" for layer in (3, 17)]
+    table = Table(("tensor", "bytes"), lambda: [(name, "1,024") for name in names])
+    *_, third, last = text_lines([table], width=37)
+    assert third.startswith("...3...")
+    assert last.startswith("...17...")
+    assert third.split()[0].endswith("(k_proj|q_proj).weight")
+    assert max(len(third), len(last)) <= 37
+
+
+@pytest.mark.parametrize(("width", "more"), [(60, set()), (80, {"cheaper"})])
+def test_advice_keeps_the_decision_on_a_narrow_terminal(
+    tmp_path: Path, width: int, more: set[str]
+) -> None:
+    names = [f"model.layers.{layer}.self_attention.output.weight" for layer in range(3)]
+    weights = {name: castwise.cast(np.eye(64, 8 << n), "float32") for n, name in enumerate(names)}
+    checkpoint.save(tmp_path / "in.safetensors", weights)
+    sheet = checkpoint.advise(tmp_path / "in.safetensors", bits=20).__sheet__()
+    header, _, *lines = text_lines(sheet, width=width)
+    assert {"weights", "becomes", "bytes", "error"} | more <= {*header.split()}
+    assert "exponents" not in header
+    assert all(len(line) <= width for line in lines[: len(names)])
+
+
 def test_the_rows_of_ranked_tables_may_be_cut() -> None:
     lines = [*text_lines([ranked(5)], top=2)]
     assert lines[2:] == [

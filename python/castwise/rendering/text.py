@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -10,8 +11,10 @@ from castwise.rendering.words import printable
 from castwise.text.brief import counted
 from castwise.text.wording import quote
 
-_NAME_CHARACTERS = 32  # of a name that are shown before other columns are left out
+_NAME_CHARACTERS = 30  # of a name that are shown before other columns are left out
 _LEAST_CHARACTERS = 12
+_CUT = "..."
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _GAP = 2  # between columns
 _NOTHING = frozenset(("0", "", "-"))
 _HEADER, _LOSS, _PLAIN = "\033[1m", "\033[1;31m", "\033[0m"
@@ -128,5 +131,14 @@ def _fitting(
 
 
 def _shorten(cell: str, limit: int) -> str:
-    """Leave out the beginning of a cell that is too long for a table: names differ at the end."""
-    return cell if len(cell) <= limit else f"...{cell[3 - limit :]}"
+    """Leave out the beginning of a cell that is too long for a table: names differ at the end.
+
+    The last number of a layer stays, in which names with the same end differ.
+    """
+    if len(cell) <= limit:
+        return cell
+    numbers = [*_LAYER.finditer(cell)]
+    number = f"{_CUT}{numbers[-1][0]}" if numbers else ""
+    if numbers and numbers[-1].start() < len(cell) + len(_CUT) - limit and 2 * len(number) < limit:
+        return f"{number}{_CUT}{cell[len(number) + len(_CUT) - limit :]}"
+    return f"{_CUT}{cell[len(_CUT) - limit :]}"
