@@ -54,7 +54,7 @@ class Network:
 
 
 class Split(NamedTuple):
-    """The images for training and those held out, standardised, in rows of 64."""
+    """The images for training and those held out, standardized, in rows of 64."""
 
     training: Examples
     held_out: Examples

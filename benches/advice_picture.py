@@ -31,14 +31,14 @@ def draw(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(3.6 * len(kinds), 4.2), layout="constrained")
     for number, kind in enumerate(kinds):
         axes = figure.add_subplot(1, len(kinds), number + 1)
-        for way, (text, colour, style) in LINES.items():
+        for way, (text, color, style) in LINES.items():
             logs: dict[float, list[float]] = {}
             for row in rows:
                 if (row.kind, row.way) == (kind, way):
                     logs.setdefault(100 * row.share, []).append(np.log(row.divergence))
             means = [np.exp(np.mean(values)) for values in logs.values()]
             label = "" if number else text
-            axes.plot(list(logs), means, style, color=colour, markersize=4, label=label)
+            axes.plot(list(logs), means, style, color=color, markersize=4, label=label)
         axes.set_yscale("log")
         axes.set_title(kind)
         axes.set_xlabel("bytes, % of bfloat16")

@@ -104,7 +104,7 @@ def llm_compressor(exam: Exam, budget: int) -> Choice | None:
     """Its heuristic for HIGGS: the least sum of mean squared errors, each times its location's.
 
     Location counts as the logarithm of the size, 5 % more with each layer, and by the kind of
-    layer. The whole problem is solved exactly, as its integer programme is.
+    layer. The whole problem is solved exactly, as its integer program is.
     """
 
     def cost(group: Sequence[str], target: str) -> float:

@@ -2,7 +2,7 @@
 
 astype itself is the answer wherever it rounds once. Where ml_dtypes rounds twice (float64 and wide
 integers go through float32) the nearest code is looked up among all codes of the target, which has
-16 bits or fewer: midpoints of neighbours are exact in float64, so comparing with them is exact too.
+16 bits or fewer: midpoints of neighbors are exact in float64, so comparing with them is exact too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timing that survives a shared machine: calibrated blocks, interleaved, medians of ratios.
 
 All competitors of one case are timed in turn, A B C A B C ..., each turn a block of calls that
-lasts a millisecond or more. Slow drifts of the machine (clock, neighbours) then meet all of them
+lasts a millisecond or more. Slow drifts of the machine (clock, neighbors) then meet all of them
 alike, and the ratio is taken within each turn before the median over the turns. A block begins with
 a call that is not timed: else whoever comes first would fetch into the caches what those after it
 find there, and pay for what the one before it left to be written. (Not so a call of 50 ms.)

@@ -34,7 +34,7 @@ PAIRS = (
     ("float32", "int8"),
     ("int64", "float32"),
 )
-COLOURS = dict(
+COLORS = dict(
     zip(
         (peer.name for peer in PEERS),
         ("#2f6db5", "#c0392b", "#e67e22", "#8e44ad", "#27ae60", "#7f8c8d", "#222222"),
@@ -61,16 +61,16 @@ def draw(measured: Record, pairs: Iterable[tuple[str, str]]) -> Figure:
     axes = figure.add_subplot()
     for place, (_, speeds) in enumerate(rows):
         for name, speed in speeds.items():
-            colour, label = COLOURS[name], "" if place else name
+            color, label = COLORS[name], "" if place else name
             if name == Castwise.name:
-                axes.barh(place, speed, color=colour, height=0.7, label=label)
+                axes.barh(place, speed, color=color, height=0.7, label=label)
             elif name == LIMIT:
-                axes.vlines(speed, place - 0.45, place + 0.45, color=colour, label=label)
+                axes.vlines(speed, place - 0.45, place + 0.45, color=color, label=label)
             else:
-                axes.plot(speed, place, "o", color=colour, markersize=6, label=label)
-    for name, colour in COLOURS.items():
+                axes.plot(speed, place, "o", color=color, markersize=6, label=label)
+    for name, color in COLORS.items():
         if all(name != shown for shown in axes.get_legend_handles_labels()[1]):
-            axes.plot([], [], "o", color=colour, markersize=6, label=name)
+            axes.plot([], [], "o", color=color, markersize=6, label=name)
     axes.set_yticks(range(len(rows)), [f"{source} → {target}" for (source, target), _ in rows])
     axes.invert_yaxis()
     facts = measured.environment

@@ -4,7 +4,7 @@ A finite number is ``significand * 2**exponent`` with a sign; no float is added 
 A cast is four steps, each a few array operations on 64-bit integers::
 
     decode(codes)      -> Exact        sign, significand, exponent, is it infinite, is it NaN
-    Cast(exact)        -> low, place   the neighbour towards zero, counted in the target's units in
+    Cast(exact)        -> low, place   the neighbor towards zero, counted in the target's units in
                                        the last place, and where the value lies beyond it:
                                        exactly there, below, at, or above the midpoint
     rounding           -> low or low + 1
@@ -258,7 +258,7 @@ class Expected(NamedTuple):
 
 
 class Cast:
-    """Exact values against one real target: neighbours found once, then any rounding and rule."""
+    """Exact values against one real target: neighbors found once, then any rounding and rule."""
 
     def __init__(self, value: Exact, target: Format, *, integer_source: bool = False) -> None:
         self.value, self.target = value, target
@@ -275,7 +275,7 @@ class Cast:
         self.low, self.place, self.excessive = split(value.significand, self.scale - value.exponent)
 
     def moves(self, rounding: str) -> Array:
-        """Which elements take the neighbour away from zero."""
+        """Which elements take the neighbor away from zero."""
         if rounding == "nearest-even":
             return (self.place == ABOVE) | ((self.place == TIE) & (self.low % np.uint64(2) == 1))
         if rounding == "nearest-away":

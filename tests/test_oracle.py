@@ -123,7 +123,7 @@ def test_roundings_agree_with_fractions(target: Format, rounding: str) -> None:
 
 
 def test_both_splits_agree() -> None:
-    """Words of 64 bits and Python integers give the same neighbours."""
+    """Words of 64 bits and Python integers give the same neighbors."""
     rng, count = np.random.default_rng(1), 20_000 // support.FEWER
     words = rng.integers(0, 2**64, count, np.uint64, endpoint=False)
     words >>= rng.integers(0, 64, count).astype(np.uint64)

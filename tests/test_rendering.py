@@ -94,6 +94,30 @@ def test_columns_go_before_names_are_cut_at_the_left() -> None:
     assert len(cut) <= 30
 
 
+def test_a_name_that_is_cut_keeps_the_number_of_its_layer() -> None:
+    names = [f"model.layers.{layer}.self_attn.(k_proj|q_proj).weight" for layer in (3, 17)]
+    table = Table(("tensor", "bytes"), lambda: [(name, "1,024") for name in names])
+    *_, third, last = text_lines([table], width=37)
+    assert third.startswith("...3...")
+    assert last.startswith("...17...")
+    assert third.split()[0].endswith("(k_proj|q_proj).weight")
+    assert max(len(third), len(last)) <= 37
+
+
+@pytest.mark.parametrize(("width", "more"), [(60, set()), (80, {"cheaper"})])
+def test_advice_keeps_the_decision_on_a_narrow_terminal(
+    tmp_path: Path, width: int, more: set[str]
+) -> None:
+    names = [f"model.layers.{layer}.self_attention.output.weight" for layer in range(3)]
+    weights = {name: castwise.cast(np.eye(64, 8 << n), "float32") for n, name in enumerate(names)}
+    checkpoint.save(tmp_path / "in.safetensors", weights)
+    sheet = checkpoint.advise(tmp_path / "in.safetensors", bits=20).__sheet__()
+    header, _, *lines = text_lines(sheet, width=width)
+    assert {"weights", "becomes", "bytes", "error"} | more <= {*header.split()}
+    assert "exponents" not in header
+    assert all(len(line) <= width for line in lines[: len(names)])
+
+
 def test_the_rows_of_ranked_tables_may_be_cut() -> None:
     lines = [*text_lines([ranked(5)], top=2)]
     assert lines[2:] == [
@@ -105,12 +129,12 @@ def test_the_rows_of_ranked_tables_may_be_cut() -> None:
     assert len([*text_lines([Table.of(("tensor",), [("a",), ("b",)])], top=1)]) == 4
 
 
-def test_what_is_lost_is_coloured_and_nothing_else_moves() -> None:
+def test_what_is_lost_is_colored_and_nothing_else_moves() -> None:
     plain = [*text_lines([ranked(3)])]
-    coloured = [*text_lines([ranked(3)], colour=True)]
-    assert [ESCAPES.sub("", line) for line in coloured] == plain
-    assert not ESCAPES.search(coloured[2])
-    assert ESCAPES.search(coloured[3])
+    colored = [*text_lines([ranked(3)], color=True)]
+    assert [ESCAPES.sub("", line) for line in colored] == plain
+    assert not ESCAPES.search(colored[2])
+    assert ESCAPES.search(colored[3])
 
 
 def test_hostile_names_stay_texts() -> None:
@@ -249,7 +273,7 @@ def test_a_page_replaces_no_checkpoint(
 
 
 @pytest.mark.parametrize("command", commands(Path(), Path()))
-def test_reports_fit_80_columns_and_colour_is_for_terminals(
+def test_reports_fit_80_columns_and_color_is_for_terminals(
     model: Path, tmp_path: Path, command: str
 ) -> None:
     arguments = commands(model, tmp_path)[command]
@@ -257,10 +281,10 @@ def test_reports_fit_80_columns_and_colour_is_for_terminals(
     assert not ESCAPES.search(seen)
     tables = [line for line in seen.splitlines() if " -> " not in line and ": " not in line]
     assert all(len(line) <= 80 for line in tables), seen
-    _, coloured = run_on_terminal(*arguments, columns=80, stream="stdout", colour=True)
-    assert bool(ESCAPES.search(coloured)) == (command not in {"diff", "verify"})
+    _, colored = run_on_terminal(*arguments, columns=80, stream="stdout", color=True)
+    assert bool(ESCAPES.search(colored)) == (command not in {"diff", "verify"})
     free = re.compile(r"free: .*")  # the room on the disk, which others take between the two
-    assert free.sub("", ESCAPES.sub("", coloured)) == free.sub("", seen)
+    assert free.sub("", ESCAPES.sub("", colored)) == free.sub("", seen)
 
 
 def test_a_survey_of_a_checkpoint(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

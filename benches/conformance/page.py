@@ -224,10 +224,11 @@ value of these pairs is in that condition. Under **castwise.cast** stand the opt
 same bits, which `like=` sets; where one says `raise`, or there are none, the note with its number
 says why. Which of several NaN a NaN becomes is not compared.
 
-**Standard**: `yes` where all is as the standard of the target says, else what is not; `·` where
-there is none. It is IEEE 754-2019 for float64, float32 and float16, and bfloat16 is held to it;
-OCP OFP8 1.0 for float8_e4m3fn and float8_e5m2, which allows saturation and none; OCP MX 1.0 for
-float6 and float4. What floats beyond the range of an integer become, and NaN, IEEE 754 leaves open.
+**Standard**: `yes` if every condition follows the standard of the target, else the conditions that
+do not; `·` if the target has no standard. IEEE 754-2019 is the standard of float64, float32 and
+float16, and the measure of bfloat16. OCP OFP8 1.0 is the standard of float8_e4m3fn and float8_e5m2;
+it allows saturation and overflow. OCP MX 1.0 is the standard of float6 and float4. IEEE 754 leaves
+open what NaN, and floats beyond the range of an integer, become as integers.
 
 `integers`, `floats` and `complex` are all formats of that kind that the library has; a format to
 itself is a copy, and not shown.

@@ -116,8 +116,10 @@ def main() -> None:
     with threadpool_limits(limits=1):
         model = train(train_images, train_labels)
         right = network.correct(model, test_images, test_labels)
+    widths = "-".join(map(str, network.WIDTHS))
     metadata = {
-        "architecture": "mlp " + "-".join(map(str, network.WIDTHS)) + ", relu, standardised input",
+        # As in the file that was made.
+        "architecture": f"mlp {widths}, relu, standardised input",  # codespell:ignore
         "data_set": f"scikit-learn digits, {len(train_labels)} train / {len(test_labels)} test",
         "split_seed": str(network.SPLIT_SEED),
         "training_seed": str(SEED),

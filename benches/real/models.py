@@ -155,13 +155,13 @@ def voices(count: int, seconds: float) -> Floats:
             pitch = base * np.linspace(start, end, part)
             phase = np.cumsum(pitch) / RATE
             pulses = np.diff(np.floor(phase), prepend=0) + 0.02 * random.standard_normal(part)
-            for centre, width in zip(
+            for center, width in zip(
                 (random.uniform(300, 800), random.uniform(900, 2300), random.uniform(2400, 3200)),
                 (80, 120, 160),
                 strict=True,
             ):
                 radius = np.exp(-np.pi * width / RATE)
-                angle = 2 * np.pi * tract * centre / RATE
+                angle = 2 * np.pi * tract * center / RATE
                 pulses = lfilter([1], [1, -2 * radius * np.cos(angle), radius**2], pulses)
             sound.append(pulses / np.abs(pulses).max() * np.hanning(part) ** 0.3)
         whole = np.concatenate(sound)[:length]

@@ -254,7 +254,7 @@ class Foreign:
         """Apply nothing."""
 
 
-def test_what_layers_have_learnt_is_given_on() -> None:
+def test_what_layers_have_learned_is_given_on() -> None:
     keras = peers.tf_keras()
     layers, rows = keras.layers, np.array([[1.0, 2.0], [3.0, 9.0]], np.float32)
     normal, bins = layers.Normalization(), layers.Discretization(num_bins=3)

@@ -19,7 +19,7 @@ from support import COMPLEX, FLOATS, LEVELS, REAL, array_of, at_level, codes_of
 COUNT = 1 << 18
 SIGMAS = 5.0  # with fixed seeds a test passes always or never
 
-# source, target, the neighbours; the source can hold three binary digits of their gap and more
+# source, target, the neighbors; the source can hold three binary digits of their gap and more
 GAPS: list[tuple[str, str, float, float]] = [
     ("float32", "bfloat16", 1.0, 1.0078125),
     ("float32", "float16", 0.0, 2.0**-24),
@@ -44,8 +44,8 @@ def stochastic(x: Array, target: str, **options: Any) -> Array:
     return castwise.cast(x, target, **{"rounding": "stochastic", "seed": 1, **options})
 
 
-def neighbours(value: float, other: float, target: str) -> tuple[float, float]:
-    """Give two neighbours of the target; for one value given twice, those around it."""
+def neighbors(value: float, other: float, target: str) -> tuple[float, float]:
+    """Give two neighbors of the target; for one value given twice, those around it."""
     if value != other:
         return value, other
     low, high = (
@@ -61,7 +61,7 @@ def neighbours(value: float, other: float, target: str) -> tuple[float, float]:
 def test_the_odds_are_the_fraction_of_the_gap(
     source: str, target: str, low: float, high: float, eighths: int
 ) -> None:
-    low, high = neighbours(low, high, target)
+    low, high = neighbors(low, high, target)
     value = low + (high - low) * eighths / 8
     x = np.full(COUNT, value, FORMATS[source].dtype)
     assert float(x[0]) == value
@@ -120,7 +120,7 @@ def test_a_draw_is_the_index_s_own() -> None:
 
 
 def test_draws_are_independent_of_each_other() -> None:
-    """No correlation between neighbouring indices, indices a power of two apart, or seeds."""
+    """No correlation between neighboring indices, indices a power of two apart, or seeds."""
     x = np.full(COUNT, 1 + 2.0**-8)
     bits = {
         seed: stochastic(x, "bfloat16", seed=seed).astype(float) > 1
@@ -192,7 +192,7 @@ def test_without_a_seed_every_call_draws_anew() -> None:
 
 
 @pytest.mark.parametrize("target", COMPLEX, ids=lambda row: row.name)
-def test_complex_parts_go_to_a_neighbour(target: oracle.Format, level: str) -> None:
+def test_complex_parts_go_to_a_neighbor(target: oracle.Format, level: str) -> None:
     source = FORMATS["complex128"]
     codes = np.random.default_rng(6).normal(size=(4000, 2)).view(np.uint64)
     got = codes_of(stochastic(array_of(codes, source), target.name), target)

@@ -1,6 +1,6 @@
 """32- and 64-bit sources are rounded once, from their exact value, to every format.
 
-Tried: each target value, midpoint and limit with its neighbours in the source, every power of two
+Tried: each target value, midpoint and limit with its neighbors in the source, every power of two
 or sum of two for the integers, and random bits. Complex formats go component by component.
 """
 

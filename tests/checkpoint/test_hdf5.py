@@ -387,6 +387,17 @@ def test_a_file_on_which_libhdf5_crashes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["in.h5"]
 
 
+def test_a_file_that_is_cut_off_is_to_be_fetched_again(tmp_path: Path) -> None:
+    path = tmp_path / "in.h5"
+    with h5py.File(path, "w") as tree:
+        tree["w"] = np.zeros(999, "f4")
+    whole = path.read_bytes()
+    for size in (9, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(checkpoint.CheckpointError, match=r"fetch the file again$"):
+            checkpoint.inspect(path)
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [("import os; os.abort()", "libhdf5 crashes on it"), ("while True: pass", "never ends")],

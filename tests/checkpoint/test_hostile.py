@@ -24,7 +24,7 @@ from castwise.cli import main
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_limited
 from system_parts import LINKS, need
-from torch_files import state_dict, torch_file
+from torch_files import FOLDER, state_dict, torch_file
 
 BYTE = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
@@ -264,7 +264,9 @@ def test_a_zip_file_that_is_cut_off_while_it_is_read(tmp_path: Path) -> None:
         if progress.name == "b":
             os.truncate(path, 2_000_000)
 
-    with pytest.raises(checkpoint.CheckpointError, match=r"damaged: it ends early$"):
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"damaged: it ends early; fetch the file again$"
+    ):
         checkpoint.cast_file(path, tmp_path / "out.npz", "bfloat16", progress=cut_off)
     assert os.listdir(tmp_path) == ["in.npz"]
 
@@ -351,6 +353,30 @@ def test_indexes(
     _index(source, change)
     assert_refused(source, out, message)
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "model"]
+
+
+def _whole(name: str) -> bytes:
+    """Return a whole file of a container."""
+    buffer, array = io.BytesIO(), np.ones((9, 9), np.float32)
+    match name:
+        case "zip.pt" | "legacy.pt":
+            return (FOLDER / name).read_bytes()
+        case "in.safetensors":
+            return safetensors_file(_entry(), b"1234")
+        case "in.npy":
+            np.save(buffer, array)
+        case _:
+            np.savez(buffer, array)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["in.safetensors", "in.npy", "in.npz", "zip.pt", "legacy.pt"])
+def test_a_file_that_is_cut_off_is_to_be_fetched_again(tmp_path: Path, name: str) -> None:
+    whole, path = _whole(name), tmp_path / name
+    for size in (9, len(whole) // 3, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(checkpoint.CheckpointError, match=r"fetch the file again$"):
+            checkpoint.inspect(path)
 
 
 def test_a_damaged_shard_stops_everything_before_it_starts(tmp_path: Path) -> None:

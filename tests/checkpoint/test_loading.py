@@ -610,6 +610,58 @@ def test_mlx_lm(tmp_path: Path, kind: str) -> None:
     assert {problem.module for problem in check.problems} == ({module} if module else set())
 
 
+PLAIN_STATEMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a method that mlx-lm passes over": ({"quant_method": "quanto"}, ""),
+    "fp8": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ""),
+    "a format that it reads": ({"quant_method": CT, "format": "pack-quantized"}, ""),
+    "another format": ({"quant_method": CT, "format": "float-quantized"}, "'float-quantized'"),
+    "an algorithm that it reads": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ""),
+    "another algorithm": ({"quant_method": "modelopt", "quant_algo": "FP8"}, "NVFP4"),
+    "awq": ({"quant_method": "awq", "bits": 4}, "needs quantized weights for 'awq'"),
+    "bitnet": ({"quant_method": "bitnet"}, "needs quantized weights for 'bitnet'"),
+    "no method": ({"bits": 4}, "needs the quant_method"),
+}
+"""What a configuration states of plain weights, and what of it mlx-lm 0.32.2 refuses."""
+
+
+@pytest.mark.parametrize("kind", PLAIN_STATEMENTS)
+def test_mlx_lm_and_a_statement_of_plain_weights(tmp_path: Path, kind: str) -> None:
+    section, reason = PLAIN_STATEMENTS[kind]
+    tensors = decoder({}, "plain", (*ATTENTION, *MLP))
+    folder = write(tmp_path / "model", "LlamaForCausalLM", tensors, section)
+    problems = checkpoint.verify_loading(folder, "mlx-lm").problems
+    assert len(problems) == bool(reason)
+    assert all(reason in problem.problem for problem in problems)
+
+
+WRONG_TYPES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a number of names": (DEEPSEEK, {"ignored_layers": 5}, "ignored_layers as 5"),
+    "a text of names": (DEEPSEEK, {"modules_to_not_convert": "lm_head"}, "list of names"),
+    "a number in names": (CT, {"ignore": ["lm_head", 5]}, "list of names"),
+    "no expression": (CT, {"ignore": ["re:("]}, "list of names"),
+    "a side of a block": (DEEPSEEK, {"weight_block_size": [128]}, "two positive"),
+    "a block of nothing": (DEEPSEEK, {"weight_block_size": [0, 0]}, "two positive"),
+    "a text of bits": (
+        CT,
+        {"config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": "x"}}}},
+        "config_groups.a.weights.num_bits as 'x'",
+    ),
+    "targets of ModelOpt": ("modelopt", {"exclude_modules": True}, "exclude_modules as True"),
+}
+
+
+@pytest.mark.parametrize("consumer", ["transformers", *ENGINES])
+@pytest.mark.parametrize("kind", WRONG_TYPES)
+def test_a_field_of_another_type_is_named(tmp_path: Path, kind: str, consumer: Any) -> None:
+    method, fields, reason = WRONG_TYPES[kind]
+    tensors = decoder({}, "plain", (*ATTENTION, *MLP))
+    section = {"quant_method": method, **fields}
+    folder = write(tmp_path / "model", "LlamaForCausalLM", tensors, section)
+    (problem,) = checkpoint.verify_loading(folder, consumer).problems
+    assert reason in problem.problem
+    assert problem.remedy == "correct it"
+
+
 def test_llama_cpp_reads_gguf_alone(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", *right("embedding"))
     (problem,) = checkpoint.verify_loading(folder, "llama.cpp").problems

@@ -1,4 +1,4 @@
-"""Habits of command lines: suggestions, usage, help and examples, colours, completion, manual."""
+"""Habits of command lines: suggestions, usage, help and examples, colors, completion, manual."""
 
 from __future__ import annotations
 
@@ -185,20 +185,20 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 shutil.rmtree(path) if Path(path).is_dir() else os.remove(path)
 
 
-def test_colours(tmp_path: Path) -> None:
+def test_colors(tmp_path: Path) -> None:
     path, out = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(path, w=np.array([1e6]))
     arguments = ("cast", path, out, "--dtype", "float16", "--exit-zero", "--overwrite")
     assert "\x1b" in run(*arguments, "--color", "always").stdout
     assert "\x1b" not in run(*arguments).stdout
-    for colour in (True, False):  # False: NO_COLOR is set
+    for color in (True, False):  # False: NO_COLOR is set
         seen = {
             when: run_on_terminal(
-                *arguments, "--color", when, columns=100, stream="stdout", colour=colour
+                *arguments, "--color", when, columns=100, stream="stdout", color=color
             )[1]
             for when in ("auto", "always", "never")
         }
-        assert ("\x1b" in seen["auto"]) == colour
+        assert ("\x1b" in seen["auto"]) == color
         assert "\x1b" in seen["always"]
         assert "\x1b" not in seen["never"]
     assert run("formats", "--color", "never").stdout == run("formats").stdout

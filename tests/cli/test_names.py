@@ -127,7 +127,7 @@ def test_bytes_that_stay_need_no_consent_and_others_do(tmp_path: Path) -> None:
     run(*arguments, "--as-bytes", "--overwrite")
 
 
-def test_assume_is_honoured_or_refused(model: Path, tmp_path: Path) -> None:
+def test_assume_is_honored_or_refused(model: Path, tmp_path: Path) -> None:
     array = random_array("bfloat16", (4,))
     np.save(tmp_path / "raw.npy", array)
     assert "V2 (raw bytes)" in run("inspect", tmp_path / "raw.npy").stdout

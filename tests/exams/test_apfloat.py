@@ -42,7 +42,7 @@ def rounded(x: Array, target: str) -> Array:
 
 @pytest.mark.parametrize("target", TYPES)
 def test_a_float64_is_rounded_as_apfloat_rounds_it(target: str, record_property: Record) -> None:
-    """Every value of a format of 16 bits or fewer, every midpoint, their neighbours, and random."""
+    """Every value of a format of 16 bits or fewer, every midpoint, their neighbors, and random."""
     around = sources_around(FLOAT64, FORMATS[target]).view(np.float64)
     spread = np.random.default_rng(34).standard_normal(20_000)
     x = np.concatenate([around, random_codes(FLOAT64, 20_000, 34).view(np.float64), spread])

@@ -85,7 +85,7 @@ def numbers(source: str, target: Format) -> tuple[Array, Array]:
     """List what is cast, and as float64: around each change of a result, or all of 16 bits."""
     row = FORMATS[source]
     x = array_of(sources_around(row, target) if row.bits > 16 else all_codes(row), row)
-    with np.errstate(invalid="ignore"):  # signalling NaN
+    with np.errstate(invalid="ignore"):  # signaling NaN
         wide = x.astype(np.float64)
     kept = np.ones(x.shape, bool)
     if target.specials == "finite":  # gfloat refuses NaN

@@ -99,7 +99,7 @@ def undefined(case: Case) -> Array:
 
 
 def payload_kept(case: Case) -> Array:
-    """Between these four a NaN keeps its payload, even signalling; ours becomes the quiet NaN."""
+    """Between these four a NaN keeps its payload, even signaling; ours becomes the quiet NaN."""
     source, target = oracle.component(case.source), oracle.component(case.target)
     if not {source.name, target.name}.issubset(KEEPS_PAYLOADS):
         return case.right

@@ -108,7 +108,7 @@ def _exit_code(connection: socket.socket) -> int:
 
 
 def run_on_terminal(
-    *arguments: Any, columns: int = 0, stream: str = "stderr", colour: bool = False
+    *arguments: Any, columns: int = 0, stream: str = "stderr", color: bool = False
 ) -> tuple[int, str]:
     """Run castwise with one stream on a terminal; return the exit code and what that shows."""
     from system_parts import need  # noqa: PLC0415 - imports pytest, which no program needs
@@ -121,7 +121,7 @@ def run_on_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     command = [sys.executable, "-m", "castwise", *map(str, arguments)]
-    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colour else "1"}
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if color else "1"}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     streams = (theirs, nowhere) if stream == "stdout" else (nowhere, theirs)
     if sys.platform == "linux":

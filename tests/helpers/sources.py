@@ -73,17 +73,17 @@ def sources_around(source: Format, target: Format) -> Array:
     steps = np.array([0, 1, -1]).astype(row.codes)  # adjacent codes are adjacent values
     if row.kind == "float":
         with np.errstate(over="ignore", under="ignore"):
-            centre = points.astype(dtype).view(row.codes)
+            center = points.astype(dtype).view(row.codes)
         limits = [0, row.largest, row.infinity, row.nan(negative=False)]
         signed = [code | sign for code in limits if code is not None for sign in (0, row.sign_bit)]
-        centre = np.append(centre, np.array(signed, row.codes))
+        center = np.append(center, np.array(signed, row.codes))
     else:
         bounds = np.iinfo(dtype)
         inside = (points >= bounds.min) & (points < float(bounds.max))
         pairs = [1 << high | 1 << low for high in range(row.bits) for low in range(high + 1)]
-        centre = points[inside].astype(dtype).view(row.codes)
-        centre = np.append(centre, np.array([*pairs, bounds.max], row.codes))
-    near = [centre + step for step in steps]
+        center = points[inside].astype(dtype).view(row.codes)
+        center = np.append(center, np.array([*pairs, bounds.max], row.codes))
+    near = [center + step for step in steps]
     codes = distinct(np.concatenate([*near, random_codes(row, 4096)]))
     codes.setflags(write=False)  # every test is given the same array
     return codes

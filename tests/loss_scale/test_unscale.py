@@ -133,7 +133,7 @@ def test_each_nonfinite_code_alone_is_found(row: Format, level: str) -> None:
             ),
         )
     values = array_of(codes, row)
-    with np.errstate(invalid="ignore"):  # signalling NaN
+    with np.errstate(invalid="ignore"):  # signaling NaN
         truth = np.isfinite(values.astype(np.float64))
     host = np.ones(77, row.dtype)
     for value, finite in zip(values, truth, strict=True):

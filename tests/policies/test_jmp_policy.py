@@ -27,7 +27,7 @@ from sides import outcome, raised, returned
 KEYS = ("p", "params", "c", "compute", "o", "output")
 STRANGE_WORDS = ("f", "h", "F16", " f16", "f16 ", "float", "fp16", "int8", "", "<f4", "f8", "mixed")
 STRANGE_KEYS = ("P", "param", "x", " c", "c ", "", "outputs", "p-params")
-# behaviour of the grammar's corners, and every row of its table
+# behavior of the grammar's corners, and every row of its table
 STRINGS = (
     *WORDS,
     *STRANGE_WORDS,
@@ -157,7 +157,7 @@ def test_str_is_a_string_of_the_policy(names: tuple[str, ...], data: st.DataObje
 @given(TRIPLES, TRIPLES, st.data())
 @example(("float32",) * 3, ("float32",) * 3, None)
 def test_equality_and_hash(one: tuple[str, ...], other: tuple[str, ...], data: Any) -> None:
-    """Policies are equal and hash alike when their dtypes are the same, however these are spelt."""
+    """Policies are equal and hash alike when their dtypes are equal, however they are spelled."""
 
     def fields(names: tuple[str, ...]) -> list[Any]:
         return [

@@ -1,4 +1,4 @@
-"""Where castwise's maps differ from the real Keras', with the behaviour of both sides."""
+"""Where castwise's maps differ from the real Keras', with the behavior of both sides."""
 
 from __future__ import annotations
 

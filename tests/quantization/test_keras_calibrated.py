@@ -70,7 +70,7 @@ def test_a_kernel_that_keras_made(tmp_path: Path) -> None:
 
 
 def nearest(value: Fraction, dtype: Any) -> Any:
-    """Round a real number once: of two neighbours the nearer, at a tie the even one."""
+    """Round a real number once: of two neighbors the nearer, at a tie the even one."""
     near = dtype(float(value))
     candidates = [near, np.nextafter(near, dtype(np.inf)), np.nextafter(near, dtype(-np.inf))]
     return min(

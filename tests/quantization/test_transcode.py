@@ -108,7 +108,7 @@ def test_scales_of_inputs(tmp_path: Path, name: str, new: str) -> None:
 
 
 def test_reciprocals(tmp_path: Path) -> None:
-    """Where the nearest reciprocal changes a value, a neighbour may not; it is looked for."""
+    """Where the nearest reciprocal changes a value, a neighbor may not; it is looked for."""
     scales = np.arange(1, 127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     first = np.uint32(0x42C7BE75).view(np.float32)
     assert not _global_scales._is_same(scales.astype(np.float32), first, np.float32(1) / first)

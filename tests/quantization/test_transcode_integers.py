@@ -111,7 +111,7 @@ def test_what_is_stated(tmp_path: Path, name: str) -> None:
 
 def test_all_weights_alike(tmp_path: Path) -> None:
     """One config holds for all: zero points and indices stand beside each, or beside none."""
-    model = gptq(4, centred=True)()
+    model = gptq(4, centered=True)()
     other = gptq(4, reordered=True)()
     tensors = model.tensors | {f"b{name[1:]}": array for name, array in other.tensors.items()}
     del tensors["a.g_idx"]

@@ -248,9 +248,9 @@ WRONG_WORDS: dict[str, tuple[Callable[[], Decodable], dict[str, Any], str]] = {
     "rotated": (gptq(4), {"rotation": "hadamard"}, "rotated (rotation 'hadamard')"),
     "words": (gptq(4), {"pack_dtype": "int16"}, "words of 'int16'"),
     "no word": (gptq(4), {"format": 2}, "names no order of words"),
-    "v1 of v2": (gptq(4, "gptq_v2", centred=True), {"format": "gptq", "sym": True}, "point of"),
-    "v2 of v1": (gptq(4, centred=True), {"format": "gptq_v2", "sym": True}, "is 7 as"),
-    "3 bits": (gptq(3, "gptq_v2", centred=True), {"format": "gptq", "sym": True}, "is 5 as"),
+    "v1 of v2": (gptq(4, "gptq_v2", centered=True), {"format": "gptq", "sym": True}, "point of"),
+    "v2 of v1": (gptq(4, centered=True), {"format": "gptq_v2", "sym": True}, "is 7 as"),
+    "3 bits": (gptq(3, "gptq_v2", centered=True), {"format": "gptq", "sym": True}, "is 5 as"),
 }
 
 
@@ -277,7 +277,7 @@ def test_words_that_their_statement_contradicts(
 
 @pytest.mark.parametrize("form", [None, "gptq_v2"])
 def test_zero_points_that_sym_states(tmp_path: Path, form: str | None) -> None:
-    model = gptq(4, form, centred=True)()
+    model = gptq(4, form, centered=True)()
     model.files = {}
     model.config[KEY]["sym"] = True
     equal(tmp_path, model)

@@ -52,7 +52,7 @@ def expected_blocks(values: Array, shape: tuple[int, int]) -> tuple[Counter, Cou
 def check(x: Array) -> Survey:
     """Compare a survey with counts by numpy, and with itself at other levels and threads."""
     survey = castwise.survey(x, threads=1)
-    with np.errstate(invalid="ignore"):  # signalling NaN
+    with np.errstate(invalid="ignore"):  # signaling NaN
         values = x.astype(np.float64)
     magnitudes = np.abs(values)
     finite = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 _MAX_LISTED = 8
 
+FETCH = "fetch the file again"
+"""The remedy for a file that is cut off or damaged."""
+
 
 class CheckpointError(ValueError):
     """A checkpoint, or a map for one, that cannot be used as asked.

@@ -14,7 +14,7 @@ from castwise._options import Arithmetic
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.requests.options import Cast, Run, description_of, fields_of
 from castwise.checkpoint.results.report import FINDINGS as KINDS
-from castwise.cli._output import COLOUR_OPTION
+from castwise.cli._output import COLOR_OPTION
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
 from castwise.text.spelling import suggestion, typed_format
 
@@ -109,7 +109,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "a row for each pair of formats, and the total",
     },
-    "--color": COLOUR_OPTION,
+    "--color": COLOR_OPTION,
     "--quiet": {
         "action": "store_true",
         "help": "no table and no progress; losses are still reported",

@@ -18,13 +18,13 @@ from castwise.rendering.words import printable
 # Shells report 128 and the number of a signal: SIGINT is 2, SIGPIPE 13.
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
-COLOURS = ("auto", "always", "never")
-"""When tables are in colour: as the terminal takes it, or whatever it is."""
+COLORS = ("auto", "always", "never")
+"""When tables are in color: as the terminal takes it, or whatever it is."""
 
-COLOUR_OPTION: Mapping[str, Any] = {
-    "choices": COLOURS,
-    "default": COLOURS[0],
-    "help": "whether tables are in colour: on a terminal, unless NO_COLOR is set (auto, the "
+COLOR_OPTION: Mapping[str, Any] = {
+    "choices": COLORS,
+    "default": COLORS[0],
+    "help": "whether tables are in color: on a terminal, unless NO_COLOR is set (auto, the "
     "default), always or never",
 }
 """What argparse is told of --color."""
@@ -72,15 +72,15 @@ def show(lines: Iterable[str]) -> None:
 
 
 def show_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
-    """Print a sheet to standard output: as wide as its terminal, and in colour if that takes it.
+    """Print a sheet to standard output: as wide as its terminal, and in color if that takes it.
 
     COLUMNS in the environment says the width of what is no terminal, too.
     Of the options, --color says whether, and --top, if the command has it, how many rows.
     """
     stream, top = sys.stdout, getattr(options, "top", None)
-    width, colour = _columns() or terminal_columns(stream), takes_colour(stream, options.color)
+    width, color = _columns() or terminal_columns(stream), takes_color(stream, options.color)
     in_ascii = not _writes_bars(stream)
-    lines = text_lines(sheet, width=width, longest=_CELL_CHARACTERS, top=top, colour=colour)
+    lines = text_lines(sheet, width=width, longest=_CELL_CHARACTERS, top=top, color=color)
     for line in lines:
         print(line.translate(_ASCII_BARS) if in_ascii else line)
 
@@ -91,13 +91,13 @@ def _columns() -> int | None:
     return int(text) or None if text.isascii() and text.isdigit() else None
 
 
-def takes_colour(stream: TextIO, when: str) -> bool:
-    """Return True for a terminal that shows colours, or whatever --color says.
+def takes_color(stream: TextIO, when: str) -> bool:
+    """Return True for a terminal that shows colors, or whatever --color says.
 
     NO_COLOR, if not empty, says no where --color does not say.
     """
-    if when != COLOURS[0]:
-        return when == COLOURS[1]
+    if when != COLORS[0]:
+        return when == COLORS[1]
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return terminal_columns(stream) is not None

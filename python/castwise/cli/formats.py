@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import castwise
-from castwise.cli._output import COLOUR_OPTION, OK, json_text, show, show_sheet
+from castwise.cli._output import COLOR_OPTION, OK, json_text, show, show_sheet
 from castwise.cli._parser import describe
 from castwise.rendering.sheet import Table
 
@@ -42,7 +42,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     describe(parser, _FORMATS, examples=_EXAMPLES)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
-    output.add_argument("--color", **COLOUR_OPTION)
+    output.add_argument("--color", **COLOR_OPTION)
     parser.set_defaults(run=_formats)
 
 

@@ -39,7 +39,7 @@ class Acceleration(Turn):
     def left_alone(self) -> tuple[CastPair, ...]:
         """The casts of ml_dtypes that are not replaced.
 
-        These are casts that compilers vectorise already (between integers, from bfloat16 to wider
+        These are casts that compilers vectorize already (between integers, from bfloat16 to wider
         types), from complex to real, and those whose results a release of ml_dtypes has changed.
         """
         return tuple(CastPair(*pair) for pair in accelerated_pairs()[1])

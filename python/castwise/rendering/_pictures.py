@@ -1,4 +1,4 @@
-"""Pictures of sheets, as SVG that takes its colours from the page."""
+"""Pictures of sheets, as SVG that takes its colors from the page."""
 
 from __future__ import annotations
 

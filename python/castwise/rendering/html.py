@@ -23,7 +23,7 @@ from castwise.text.brief import counted
 _ROWS_OF_FRAGMENT = 100
 """Rows of a table in a notebook, whose file keeps them."""
 
-# Blue and orange are told apart by all who see colours, and differ in print.
+# Blue and orange are told apart by all who see colors, and differ in print.
 _STYLE = """\
 .castwise{--ink:#1b1b1b;--paper:#fff;--faint:#d9d9d9;--bar:#0b61a4;--mark:#b34700;
 color:var(--ink);font:14px/1.45 system-ui,sans-serif}

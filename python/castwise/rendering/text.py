@@ -1,7 +1,8 @@
-"""Sheets as text: columns that fit a terminal, and colour where it takes it."""
+"""Sheets as text: columns that fit a terminal, and color where it takes it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -10,8 +11,10 @@ from castwise.rendering.words import printable
 from castwise.text.brief import counted
 from castwise.text.wording import quote
 
-_NAME_CHARACTERS = 32  # of a name that are shown before other columns are left out
+_NAME_CHARACTERS = 30  # of a name that are shown before other columns are left out
 _LEAST_CHARACTERS = 12
+_CUT = "..."
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _GAP = 2  # between columns
 _NOTHING = frozenset(("0", "", "-"))
 _HEADER, _LOSS, _PLAIN = "\033[1m", "\033[1;31m", "\033[0m"
@@ -30,12 +33,12 @@ def text_lines(
     width: int | None = None,
     longest: int | None = None,
     top: int | None = None,
-    colour: bool = False,
+    color: bool = False,
 ) -> Iterator[str]:
     """Make the lines of a sheet."""
     for part in sheet:
         if isinstance(part, Table):
-            yield from _table_lines(part, (width, longest), top, colour=colour)
+            yield from _table_lines(part, (width, longest), top, color=color)
         elif isinstance(part, Lines):
             yield from map(printable, part.texts)
 
@@ -55,7 +58,7 @@ def unused_lines(patterns: Mapping[str, str | None]) -> list[str]:
 
 
 def _table_lines(
-    table: Table, limits: tuple[int | None, int | None], top: int | None, *, colour: bool
+    table: Table, limits: tuple[int | None, int | None], top: int | None, *, color: bool
 ) -> Iterator[str]:
     """Align the columns of a table line by line: its rows are made again, and none is kept."""
     top = top if table.ranked else None
@@ -82,9 +85,9 @@ def _table_lines(
             cell = _shorten(row[column], widths[column])
             pad = cell.ljust if column < text_count else cell.rjust
             text = pad(widths[column])
-            if colour and table.header and line == 0:
+            if color and table.header and line == 0:
                 text = f"{_HEADER}{text}{_PLAIN}"
-            elif colour and column in losses and is_lost(cell):
+            elif color and column in losses and is_lost(cell):
                 text = f"{_LOSS}{text}{_PLAIN}"
             texts.append(text)
         yield "  ".join(texts).rstrip()
@@ -128,5 +131,14 @@ def _fitting(
 
 
 def _shorten(cell: str, limit: int) -> str:
-    """Leave out the beginning of a cell that is too long for a table: names differ at the end."""
-    return cell if len(cell) <= limit else f"...{cell[3 - limit :]}"
+    """Leave out the beginning of a cell that is too long for a table: names differ at the end.
+
+    The last number of a layer stays, in which names with the same end differ.
+    """
+    if len(cell) <= limit:
+        return cell
+    numbers = [*_LAYER.finditer(cell)]
+    number = f"{_CUT}{numbers[-1][0]}" if numbers else ""
+    if numbers and numbers[-1].start() < len(cell) + len(_CUT) - limit and 2 * len(number) < limit:
+        return f"{number}{_CUT}{cell[len(number) + len(_CUT) - limit :]}"
+    return f"{_CUT}{cell[len(_CUT) - limit :]}"

@@ -44,7 +44,7 @@ impl Elements {
     }
 
     /// The float64 that test roundings to a format: its values, the midpoints between them and beyond the last, and
-    /// neighbours of these at the distance of a float32 and of a float64.
+    /// neighbors of these at the distance of a float32 and of a float64.
     fn float64_around(format: Format) -> Self {
         let codes = Self::every_code(format);
         let source = Format::named("float64").unwrap();
@@ -63,7 +63,7 @@ impl Elements {
         Self { format: source, bytes: bits.flat_map(i64::to_ne_bytes).collect() }
     }
 
-    /// Integers of 32 or 64 bits with few bits set, their neighbours, and those that differ from them in one bit: ties
+    /// Integers of 32 or 64 bits with few bits set, their neighbors, and those that differ from them in one bit: ties
     /// of all significands of up to 12 bits, and what two roundings would turn into ties. Grouped by size: registers of
     /// integers that float32 holds, of others, and of both.
     fn integers_around_ties(format: Format) -> Self {
@@ -74,10 +74,10 @@ impl Elements {
         let one_bit =
             near.flat_map(|top| (0..64).flat_map(move |bit| [top.wrapping_sub(1 << bit), top | 1 << bit]));
         let all: Vec<u64> = upper.chain(one_bit).collect();
-        let with_neighbours = all
+        let with_neighbors = all
             .iter()
             .flat_map(|&code| [code, code.wrapping_add(1), code.wrapping_sub(1), code.wrapping_neg()]);
-        let bytes = with_neighbours.flat_map(|code| match size {
+        let bytes = with_neighbors.flat_map(|code| match size {
             4 => (code as u32).to_ne_bytes().to_vec(),
             _ => code.to_ne_bytes().to_vec(),
         });

@@ -1,4 +1,4 @@
-//! Every rounding of every small float format against the definition: neighbours found by value, nothing shared with
+//! Every rounding of every small float format against the definition: neighbors found by value, nothing shared with
 //! the encoders but the meaning of a code. Formats without a numpy dtype are tested here only.
 
 use castwise_core::cast::{Settings, cast_slice};

@@ -16,7 +16,7 @@ pub fn choose<T: Copy>(input: &mut Unstructured<'_>, values: &[T]) -> Result<T> 
     input.choose(values).copied()
 }
 
-/// Draws a format of those that fulfil a condition.
+/// Draws a format of those that fulfill a condition.
 pub fn draw_format(input: &mut Unstructured<'_>, is_valid: impl Fn(&Format) -> bool) -> Result<Format> {
     let formats: Vec<Format> = Format::all().filter(is_valid).collect();
     choose(input, &formats)
@@ -45,7 +45,7 @@ pub fn draw_shape(input: &mut Unstructured<'_>, axes: usize) -> Result<Vec<usize
 pub struct Place {
     /// The first element.
     pub start: usize,
-    /// Between neighbours along each axis.
+    /// Between neighbors along each axis.
     pub strides: Vec<isize>,
     /// All memory.
     pub size: usize,

@@ -184,8 +184,8 @@ fn packed_and_swapped_elements() {
 }
 
 #[test]
-fn neighbours_that_are_cast_copied_and_packed() {
-    let folder = Folder::new("neighbours");
+fn neighbors_that_are_cast_copied_and_packed() {
+    let folder = Folder::new("neighbors");
     let settings = Settings { options: Options::default(), report: true, threads: 1 };
     let (single, narrow) = (elements("float32"), elements("float8_e5m2"));
     let nibbles = Elements { packed: true, ..elements("float4_e2m1fn") };

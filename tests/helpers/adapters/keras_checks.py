@@ -28,7 +28,7 @@ def as_bits(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def sources() -> list[np.ndarray]:
-    """Every 16-bit float; each of them as float32 and its neighbours; ties of double rounding."""
+    """Every 16-bit float; each of them as float32 and its neighbors; ties of double rounding."""
     codes = np.arange(1 << 16, dtype=np.uint16)
     half, brain = codes.view(np.float16), codes.view(ml_dtypes.bfloat16)
     with np.errstate(all="ignore"):

@@ -146,7 +146,7 @@ def _outcome(call: Callable[[], Any]) -> Outcome:
 
 
 def facts(value: Any) -> Any:
-    """Describe a value in plain data, equal for equal behaviour whichever system made it."""
+    """Describe a value in plain data, equal for equal behavior whichever system made it."""
     packages = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
     for system in [OURS] * ("castwise" in packages) + [original()] * ("keras" in packages):
         if isinstance(value, system.dtype_policies.DTypePolicyMap):

@@ -35,7 +35,7 @@ def gptq(
     form: str | None = None,
     *,
     reordered: bool = False,
-    centred: bool = False,
+    centered: bool = False,
     group: int = 32,
 ) -> Callable[[], Decodable]:
     """Make integers with a zero point for each group of inputs; a group of 128 is a column."""
@@ -43,7 +43,7 @@ def gptq(
     def make() -> Decodable:
         draw, inputs, outputs = Draw(bits), 128, 64
         codes, zeros = draw.codes(bits, inputs, outputs), draw.codes(bits, inputs // group, outputs)
-        if centred:
+        if centered:
             zeros[...] = 1 << (bits - 1)
         scale = draw.scales(inputs // group, outputs, dtype=np.float16)
         index = np.arange(inputs, dtype=np.int32) // group
@@ -141,11 +141,11 @@ TRANSCODABLE: dict[str, tuple[Callable[[], Decodable], int, int]] = {
     "gptq, 8 bits": (gptq(8), 8, 32),
     "gptq, v2": (gptq(4, "gptq_v2"), 4, 32),
     "gptq, 8 bits, v2": (gptq(8, "gptq_v2"), 8, 32),
-    "gptq, symmetric": (gptq(4, centred=True), 4, 32),
-    "gptq, 8 bits, symmetric, v2": (gptq(8, "gptq_v2", centred=True), 8, 32),
+    "gptq, symmetric": (gptq(4, centered=True), 4, 32),
+    "gptq, 8 bits, symmetric, v2": (gptq(8, "gptq_v2", centered=True), 8, 32),
     "gptq, reordered": (gptq(4, reordered=True), 4, 32),
-    "gptq, reordered, symmetric": (gptq(8, reordered=True, centred=True), 8, 32),
+    "gptq, reordered, symmetric": (gptq(8, reordered=True, centered=True), 8, 32),
     "gptq, whole columns": (gptq(4, group=128), 4, 128),
-    "gptq, whole columns, symmetric": (gptq(8, group=128, centred=True), 8, 128),
+    "gptq, whole columns, symmetric": (gptq(8, group=128, centered=True), 8, 128),
 }
 """For each model its bits and the inputs of a group."""

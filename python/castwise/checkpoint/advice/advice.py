@@ -288,7 +288,7 @@ class Advice(Rendered):
                 for choice, histogram in zip(self.choices, histograms, strict=True)
             ),
             text_columns=3,
-            spare=("error", "bytes", "dearer", "cheaper", "exponents"),
+            spare=("exponents", "SQNR", "dearer", "cheaper"),
             ranked=True,
         )
         front = Front(self.front, (self.nbytes, self.error))

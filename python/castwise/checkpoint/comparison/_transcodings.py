@@ -16,7 +16,7 @@ from castwise.quantization.arrays.views import views_of
 from castwise.quantization.weights.decoding import Decoding, Slab
 
 _SLAB_ELEMENTS = 1 << 20
-# How far global scales may be apart: the reciprocal of one is rounded, to a neighbour perhaps.
+# How far global scales may be apart: the reciprocal of one is rounded, to a neighbor perhaps.
 _NEAR = 2.0**-22
 
 

@@ -281,7 +281,7 @@ class Prover:
         finite = np.isfinite(sources) & np.isfinite(results)
         sources, results = sources[finite], results[finite]
         order = np.lexsort((results, sources))
-        # Of each pair of neighbours in this order, a cast is wrong for one at least.
+        # Of each pair of neighbors in this order, a cast is wrong for one at least.
         pairs = order[: order.size // 2 * 2].reshape(-1, 2)
         lower, upper = sources[pairs].T
         lower_result, upper_result = results[pairs].T
@@ -306,7 +306,7 @@ class Prover:
     def explanation(self, pairs: Pairs, shape: tuple[int, ...]) -> CastExplanation | None:
         """Return what was proved; reads again what the recipe was not tried on."""
         if self.is_hopeless:
-            return self._between_neighbours(pairs)
+            return self._between_neighbors(pairs)
         for _ in range(_WALKS):
             if not self._begin:
                 break
@@ -315,7 +315,7 @@ class Prover:
             if self._recipe == recipe:
                 break
         if self._begin or self._disagreeing > most_failing(self._count):
-            return self._between_neighbours(pairs)
+            return self._between_neighbors(pairs)
         return CastExplanation(
             self._recipe.text(self._source, self._target),
             self._recipe.to_dict(),
@@ -324,7 +324,7 @@ class Prover:
             index_of(self._place, shape),
         )
 
-    def _between_neighbours(self, pairs: Pairs) -> CastExplanation | None:
+    def _between_neighbors(self, pairs: Pairs) -> CastExplanation | None:
         """Say that B is what stochastic rounding may make of A, if it is that in every element."""
         kinds = {format_info(name).kind for name in (self._source, self._target)}
         if self._source == self._target or kinds != {"float"}:

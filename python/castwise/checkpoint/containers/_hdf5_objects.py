@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint._tensors import format_of
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def explain_errors(path: Path | None) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f"{where}{error}") from error
     except (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-        raise CheckpointError(f"{where}the HDF5 file is damaged: {error}") from error
+        raise CheckpointError(f"{where}the HDF5 file is damaged: {error}; {FETCH}") from error
     except OSError as error:
         if error.errno not in {None, errno.EINVAL}:  # the second: a place before the file
             raise
-        raise CheckpointError(f"{where}the HDF5 file is damaged: {error}") from error
+        raise CheckpointError(f"{where}the HDF5 file is damaged: {error}; {FETCH}") from error
 
 
 class Window(io.RawIOBase):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint.containers._hdf5_objects import (
     Window,
     blocks,
@@ -46,10 +46,11 @@ def try_reading(path: Path, begin: int, size: int) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise CheckpointError("the HDF5 file is damaged: libhdf5 never ends") from error
+        raise CheckpointError(f"the HDF5 file is damaged: libhdf5 never ends; {FETCH}") from error
     if process.returncode:
         raise CheckpointError(
-            f"the HDF5 file is damaged: libhdf5 crashes on it (exit code {process.returncode})"
+            f"the HDF5 file is damaged: libhdf5 crashes on it (exit code {process.returncode}); "
+            f"{FETCH}"
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from castwise._core import FormatInfo, parse_literal
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint._tensors import (
     OTHER,
     UNKNOWN,
@@ -92,7 +92,7 @@ def read_npy_header(
     if math.prod(shape) * dtype.itemsize != available:
         raise CheckpointError(
             f"array {name!r} of {stored_dtype} and shape {shape} needs "
-            f"{math.prod(shape) * dtype.itemsize:,} bytes, the file has {available:,}"
+            f"{math.prod(shape) * dtype.itemsize:,} bytes, the file has {available:,}; {FETCH}"
         )
     row = _wrapped_format(dtype) or format_of(dtype)
     if row is None and dtype.names is None and dtype.kind == "V":
@@ -197,11 +197,13 @@ def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
             f"not trusted is {_MAX_HEADER_BYTES:,}; numpy.load reads more with max_header_size"
         )
     text = file.read(length)
+    if len(text) < length:
+        raise CheckpointError(f"array {name!r}: the .npy header is damaged: it ends early; {FETCH}")
     try:
         fields = parse_literal(text.decode("utf-8" if version == (3, 0) else "latin-1"))
     except (ValueError, SyntaxError, TypeError) as error:
         raise CheckpointError(f"array {name!r}: the .npy header is damaged: {error}") from error
-    if len(text) < length or not _is_header(fields):
+    if not _is_header(fields):
         raise CheckpointError(
             f"array {name!r}: the .npy header is damaged: it must give descr, fortran_order and "
             "a shape of whole numbers"

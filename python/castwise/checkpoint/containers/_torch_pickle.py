@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint.containers._torch_values import (
     GLOBALS,
     REFUSED_AT_ONCE,
@@ -71,20 +71,22 @@ class TorchPickle:
                     )
                 instruction(self)
         except (IndexError, KeyError, UnicodeDecodeError, struct.error) as error:
-            raise CheckpointError("the pickle is damaged") from error
+            raise CheckpointError(f"the pickle is damaged; {FETCH}") from error
         except (AttributeError, TypeError) as error:  # a list, a text or a mapping was wanted
-            raise CheckpointError("the pickle is damaged: an instruction has no operand") from error
+            raise CheckpointError(
+                f"the pickle is damaged: an instruction has no operand; {FETCH}"
+            ) from error
         raise CheckpointError(f"the pickle has more than {_MAX_INSTRUCTIONS:,} instructions")
 
     def _take(self, size: int) -> bytes:
         self._bytes_left -= size
         if self._bytes_left < 0:
             raise CheckpointError(
-                f"the pickle is truncated, or has more than {MAX_PICKLE_BYTES:,} bytes"
+                f"the pickle is truncated, or has more than {MAX_PICKLE_BYTES:,} bytes; {FETCH}"
             )
         piece = self._file.read(size)
         if len(piece) < size:
-            raise CheckpointError("the pickle is truncated")
+            raise CheckpointError(f"the pickle is truncated; {FETCH}")
         return piece
 
     def _number(self, size: int) -> int:
@@ -94,7 +96,9 @@ class TorchPickle:
         line = self._file.readline(_MAX_NAME)
         self._bytes_left -= len(line)
         if self._bytes_left < 0 or not line.endswith(b"\n"):
-            raise CheckpointError("the pickle is damaged: it names a function without an end")
+            raise CheckpointError(
+                f"the pickle is damaged: it names a function without an end; {FETCH}"
+            )
         return line[:-1].decode()
 
     def _push(self, value: object) -> None:

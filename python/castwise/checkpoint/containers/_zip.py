@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
 
 _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
@@ -61,12 +61,12 @@ def explain_errors(path: Path) -> Iterator[None]:
     except _DAMAGED as error:
         # EOFError has no text.
         reason = str(error) or "it ends early"
-        raise CheckpointError(f"{path}: the zip file is damaged: {reason}") from error
+        raise CheckpointError(f"{path}: the zip file is damaged: {reason}; {FETCH}") from error
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         # The offset of a member that lies before the file's start.
-        raise CheckpointError(f"{path}: the zip file is damaged: {error}") from error
+        raise CheckpointError(f"{path}: the zip file is damaged: {error}; {FETCH}") from error
 
 
 def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: str) -> None:
@@ -78,17 +78,20 @@ def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: s
     count = _stated_count(file, size)
     if len(members) != count:  # zipfile reads as many as it finds
         raise CheckpointError(
-            f"the zip file is damaged: it states {count:,} members and lists {len(members):,}"
+            f"the zip file is damaged: it states {count:,} members and lists {len(members):,}; "
+            f"{FETCH}"
         )
     if not members and size > _END.size + len(archive.comment):
-        raise CheckpointError("the zip file is damaged: it has contents and lists no members")
+        raise CheckpointError(
+            f"the zip file is damaged: it has contents and lists no members; {FETCH}"
+        )
     available = size
     for member in members:
         check_member_name(member.orig_filename)
         _check_member(member, remedy)
         available -= member.compress_size
         if available < 0:
-            raise CheckpointError("members of the zip file overlap or are cut off")
+            raise CheckpointError(f"members of the zip file overlap or are cut off; {FETCH}")
 
 
 def check_member_name(name: str, where: str = "the zip file has") -> None:
@@ -103,13 +106,15 @@ def _stated_count(file: BinaryIO, size: int) -> int:
     tail = file.read(size - begin)
     place = tail.rfind(_END_SIGNATURE)
     if place < 0 or place + _END.size > len(tail):
-        raise CheckpointError("the zip file is damaged: it has no end")
+        raise CheckpointError(f"the zip file is damaged: it has no end; {FETCH}")
     count: int = _END.unpack_from(tail, place)[4]
     locator = place - _LOCATOR.size
     if locator >= 0 and tail.startswith(_LOCATOR_SIGNATURE, locator):
         large = locator - _END64.size
         if large < 0 or not tail.startswith(_END64_SIGNATURE, large):
-            raise CheckpointError("the zip file is damaged: its large end is not before its end")
+            raise CheckpointError(
+                f"the zip file is damaged: its large end is not before its end; {FETCH}"
+            )
         count = _END64.unpack_from(tail, large)[7]
     return count
 
@@ -141,7 +146,7 @@ def stored_begin(file: BinaryIO, size: int, member: zipfile.ZipInfo, remedy: str
     file.seek(member.header_offset)
     header = file.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size:
-        raise CheckpointError(f"member {member.filename!r} is cut off")
+        raise CheckpointError(f"member {member.filename!r} is cut off; {FETCH}")
     signature, *fields, name_size, extra_size = _LOCAL_HEADER.unpack(header)
     if signature != _LOCAL_SIGNATURE:
         raise CheckpointError(f"member {member.filename!r} is not where the zip file says")
@@ -152,7 +157,7 @@ def stored_begin(file: BinaryIO, size: int, member: zipfile.ZipInfo, remedy: str
         raise CheckpointError(f"member {member.filename!r} has another name at its place")
     begin: int = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
     if member.file_size != member.compress_size or begin + member.file_size > size:
-        raise CheckpointError(f"member {member.filename!r} is cut off")
+        raise CheckpointError(f"member {member.filename!r} is cut off; {FETCH}")
     return begin
 
 
@@ -210,7 +215,7 @@ class Checksums:
             name = header[_LOCAL_HEADER.size :][:length].decode(errors="replace")
             raise CheckpointError(
                 f"the bytes of member {name!r} do not have the checksum that the zip file states, "
-                "so the file is damaged; copy it again from where it came"
+                f"so the file is damaged; {FETCH}"
             )
         self._checksums[index] = 0
 

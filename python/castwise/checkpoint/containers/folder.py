@@ -253,7 +253,7 @@ def _check_forms(
             )
 
 
-def _check_torch_files(folder: Path, names: Iterable[str], neighbour: str) -> None:
+def _check_torch_files(folder: Path, names: Iterable[str], neighbor: str) -> None:
     """Refuse a file beside torch's that has tensors, which engines load with the others."""
     for name in names:
         tensors: Collection[str] = ()
@@ -261,7 +261,7 @@ def _check_torch_files(folder: Path, names: Iterable[str], neighbour: str) -> No
             tensors = _open_shard(folder / name, ()).tensors
         if tensors:
             raise CheckpointError(
-                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {neighbour!r}; "
+                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {neighbor!r}; "
                 "nothing says whether it belongs to the model, so put it into one file with that, "
                 f"or leave it out ({exclusion()})"
             )

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -153,7 +153,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         if not nbytes:
             begin = 0
         elif begin is not None and begin + nbytes > self._size:
-            raise CheckpointError(f"the data of {name!r} is cut off")
+            raise CheckpointError(f"the data of {name!r} is cut off; {FETCH}")
         place = self._begin + begin if begin is not None and as_is else None
         self.tensors[name] = TensorInfo(name, format_name, kind, stored_name, shape, nbytes)
         self._datasets[name] = _Dataset(place, elements, dtype)

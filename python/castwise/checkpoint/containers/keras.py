@@ -42,10 +42,10 @@ _MAX_CONFIG_BYTES = 1 << 26
 class KerasReader(Hdf5Reader):
     """A `.keras` file: the tensors are those of its weights.
 
-    `new_config` is what a copy has in the place of `config.json`; None: it has the same.
+    `config_text` is what a copy has in the place of `config.json`; None: it has the same.
     """
 
-    new_config: str | None = None
+    config_text: str | None = None
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(path, assume)
@@ -133,8 +133,8 @@ class KerasWriter(Hdf5Writer):
             for member in source.members:
                 if member.filename == _WEIGHTS:
                     self._entry = like(member)
-                elif member.filename == _CONFIG and source.new_config is not None:
-                    self._zip.writestr(like(member), source.new_config)
+                elif member.filename == _CONFIG and source.config_text is not None:
+                    self._zip.writestr(like(member), source.config_text)
                 else:
                     copy_member(source.archive, member, self._zip)
         entry = self._entry

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -99,7 +99,7 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
             raise CheckpointError(
                 "no safetensors file, or a truncated one: its first 8 bytes promise a header of "
                 f"{length:,} bytes; the file has {self._file.size:,}, and {_MAX_HEADER_BYTES:,} is "
-                "the limit"
+                f"the limit; {FETCH}"
             )
         header = self._file.read(_LENGTH_BYTES, length)
         try:

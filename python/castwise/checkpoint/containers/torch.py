@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError, join_names
+from castwise.checkpoint._errors import FETCH, CheckpointError, join_names
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
 from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
 from castwise.checkpoint.containers._torch_values import (
@@ -205,10 +205,10 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         storages = {}
         for key in keys:
             storage = pickle.storages[key]
-            count = int.from_bytes(file.read(_COUNT_BYTES), "little")
-            begin, size = file.tell(), count * _item_bytes(storage)
-            if begin + size > self._file.size:
-                raise CheckpointError(f"storage {key!r} is cut off")
+            count = file.read(_COUNT_BYTES)
+            begin, size = file.tell(), int.from_bytes(count, "little") * _item_bytes(storage)
+            if len(count) < _COUNT_BYTES or begin + size > self._file.size:
+                raise CheckpointError(f"storage {key!r} is cut off; {FETCH}")
             storages[key] = begin, _checked_size(storage, size)
             file.seek(begin + size)
         return value, storages, "<"

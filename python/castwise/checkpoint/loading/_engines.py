@@ -14,7 +14,13 @@ from typing import Any
 
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
-from castwise.checkpoint.loading._view import IGNORE, View, leave, wrong_axis
+from castwise.checkpoint.loading._view import (
+    IGNORE,
+    QUANTIZATION_FILE,
+    View,
+    leave,
+    wrong_axis,
+)
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.engines import EngineRules
 from castwise.quantization.producers.consumers import find_consumer
@@ -80,7 +86,7 @@ def engine_problems(view: View) -> Iterator[LoadingProblem]:
     engine = _ENGINES[view.consumer]
     section = view.section(*SECTIONS)
     method = section.get("quant_method")
-    if method is None and "hf_quant_config.json" in view.files:
+    if method is None and QUANTIZATION_FILE in view.files:
         method = "modelopt"
     if isinstance(method, str) and method in _BY_METHOD:
         yield from _BY_METHOD[method](view, engine, section)
@@ -209,7 +215,7 @@ class _ModelOpt(_Method):
         self, engine: _Engine, section: Mapping[str, Any], files: Mapping[str, Any]
     ) -> None:
         super().__init__(engine)
-        file = files.get("hf_quant_config.json")
+        file = files.get(QUANTIZATION_FILE)
         inner = file.get("quantization") if isinstance(file, Mapping) else None
         values = section or (inner if isinstance(inner, Mapping) else {})
         inner_values = values.get("quantization")

@@ -7,7 +7,7 @@ from typing import Any
 
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of
-from castwise.checkpoint.loading._view import View, leave, wrong_axis
+from castwise.checkpoint.loading._view import QUANTIZATION_FILE, View, leave, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.quantization.producers.stated import STATED_KEY
 
@@ -33,6 +33,12 @@ _PARTS_KEYS_AND_VALUES = frozenset(
     )
 )
 
+# The formats of compressed-tensors that have a mode of MLX.
+_FORMATS = ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "pack-quantized")
+
+# The key under which MLX states how a model is quantized.
+_OWN_KEY = "quantization"
+
 # The bits and groups of modes whose scales are bytes (`infer_quant_config`).
 _BY_SIZE = {(4, 16), (4, 32), (8, 32)}
 
@@ -41,7 +47,7 @@ _WORD = 32
 
 def mlx_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
-    section = view.section("quantization", STATED_KEY)
+    section = view.section(_OWN_KEY, STATED_KEY)
     is_own = "group_size" in section and "quant_method" not in section
     is_gpt_oss = section.get("quant_method") == "mxfp4" and _type(view) == "gpt_oss"
     if not is_own and not is_gpt_oss:
@@ -51,12 +57,38 @@ def mlx_problems(view: View) -> Iterator[LoadingProblem]:
                 "mlx-lm does not load weights that are named as this configuration's method does",
                 "quantize it as mlx",
             )
+        elif (fault := _statement_fault(view)) is not None:
+            yield LoadingProblem("", fault, "remove that statement, or quantize the model as mlx")
         return
     for module in view.modules:
         if is_gpt_oss:
             yield from view.blocks(module) if "_blocks" in module.tensors else ()
         else:
             yield from _module_problems(view, module, section)
+
+
+def _statement_fault(view: View) -> str | None:
+    """Return what `load_model` refuses of the statement of a model without quantized weights.
+
+    It passes over methods that are not named here.
+    """
+    if view.section(_OWN_KEY):
+        return f"mlx-lm needs the group_size and the bits of {_OWN_KEY!r} in config.json"
+    section = view.section(STATED_KEY) or view.files.get(QUANTIZATION_FILE)
+    if not isinstance(section, Mapping) or not section:
+        return None
+    method, inner = section.get("quant_method"), section.get("quantization", section)
+    fault = None
+    match method:
+        case None:
+            fault = "mlx-lm needs the quant_method of a quantization that is stated"
+        case "awq" | "gptq" | "bitnet":
+            fault = f"mlx-lm needs quantized weights for {method!r}, and the file has none"
+        case "compressed-tensors" if section.get("format") not in _FORMATS:
+            fault = f"mlx-lm does not read the format {section.get('format')!r} of {method}"
+        case "modelopt" if not isinstance(inner, Mapping) or inner.get("quant_algo") != "NVFP4":
+            fault = f"mlx-lm reads the algorithm NVFP4 of {method}, and no other one"
+    return fault
 
 
 def _module_problems(

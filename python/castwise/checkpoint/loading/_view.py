@@ -33,6 +33,10 @@ def leave() -> str:
     return f"leave it as it is ({argument('ignore')})"
 
 
+QUANTIZATION_FILE = "hf_quant_config.json"
+"""The file beside `config.json` in which ModelOpt states how it quantized."""
+
+
 def section_of(config: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return the first member of a configuration of these names, also of its text part."""
     for part in text_parts(config):

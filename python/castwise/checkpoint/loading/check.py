@@ -11,10 +11,11 @@ from castwise.checkpoint.loading._engines import engine_problems
 from castwise.checkpoint.loading._layers import layer_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
 from castwise.checkpoint.loading._modules import modules_of
+from castwise.checkpoint.loading._statement import statement_problem
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
-from castwise.checkpoint.loading._view import Read, View, section_of
+from castwise.checkpoint.loading._view import QUANTIZATION_FILE, Read, View, section_of
 from castwise.checkpoint.loading.problem import LoadingProblem
-from castwise.quantization.producers.stated import SECTIONS
+from castwise.quantization.producers.stated import CONFIG, SECTIONS
 
 if TYPE_CHECKING:
     from castwise.checkpoint.containers.whole_models import ModelFormat
@@ -62,10 +63,26 @@ def check_loading(
         for name in consumers
     }
     lacking = [*layer_problems(architecture, config, modules, unknown)]
-    return {
-        name: list(dict.fromkeys((*_PROBLEMS[name](view), *lacking)))
+    fault = _statement_problem(config, files or {})
+    problems = {
+        name: (fault,) if fault is not None and name in _METHODS else _PROBLEMS[name](view)
         for name, view in views.items()
     }
+    return {name: list(dict.fromkeys((*found, *lacking))) for name, found in problems.items()}
+
+
+def _statement_problem(
+    config: Mapping[str, Any], files: Mapping[str, Any]
+) -> LoadingProblem | None:
+    """Return what is wrong with a statement whatever the tensors are."""
+    sections = {
+        CONFIG: section_of(config, *SECTIONS),
+        QUANTIZATION_FILE: files.get(QUANTIZATION_FILE),
+    }
+    for file, section in sections.items():
+        if isinstance(section, Mapping) and (fault := statement_problem(file, section)):
+            return fault
+    return None
 
 
 def unknown_tensors(model: Model, tensors: Iterable[TensorInfo]) -> list[str]:

@@ -36,7 +36,7 @@ class DerivedKeras(DerivedHdf5, KerasReader):
     def __init__(self, reader: KerasReader, plan: ShardPlan) -> None:
         super().__init__(reader, plan)
         self.archive, self.members = reader.archive, reader.members
-        self.new_config = json.dumps(plain_model(reader.model()))
+        self.config_text = json.dumps(plain_model(reader.model()))
 
 
 def derived_reader(reader: Reader, plan: ShardPlan) -> DerivedReader:

@@ -111,7 +111,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
         """Read the elements within ranges, one for each axis, as an array of their format.
 
         Only their bytes are read, if they lie in the file as they are; of a matrix that is cut into
-        short runs all of them, once, or as many neighbours of each as there is room for. Of chunks
+        short runs all of them, once, or as many neighbors of each as there is room for. Of chunks
         all that the box meets are read, once.
         """
         reader = self._readers[name]
@@ -231,7 +231,7 @@ def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray
 
 
 def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
-    """Cut a box of an array in C order into runs of neighbours, each by its begin and length."""
+    """Cut a box of an array in C order into runs of neighbors, each by its begin and length."""
     axis = len(shape)
     # An axis of which all is wanted does not end a run.
     while axis > 0 and ranges[axis - 1] == (0, shape[axis - 1]):

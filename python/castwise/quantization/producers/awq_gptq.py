@@ -151,9 +151,9 @@ def _rule_of_gptq(case: StoredWeight) -> WeightForm:
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
         raise Undecodable("it has no g_idx, and desc_act says that it is needed")
     inputs = case.whole(bits, case.matrix()[0])
-    is_centred = module_values(case.section)(case.payload.rpartition(".")[0]).values.get("sym")
+    is_centered = module_values(case.section)(case.payload.rpartition(".")[0]).values.get("sym")
     return WeightForm(
-        f"int{bits}_group", case.group(inputs), variant=variant, is_centred=is_centred is True
+        f"int{bits}_group", case.group(inputs), variant=variant, is_centered=is_centered is True
     )
 
 

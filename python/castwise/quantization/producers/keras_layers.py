@@ -398,7 +398,7 @@ def _check_variables(case: StoredWeight, layer: KerasLayer, path: str) -> None:
 
 
 def _check_groups(case: StoredWeight, size: int) -> None:
-    """Refuse groups that are not blocks of neighbours."""
+    """Refuse groups that are not blocks of neighbors."""
     indices = next((name for name, role in case.weight.parts.items() if role == OTHER), None)
     if indices is None or ZERO not in case.weight.parts.values():
         raise Undecodable("it lacks zero points, or the indices of groups")

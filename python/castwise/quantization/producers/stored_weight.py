@@ -30,7 +30,7 @@ class WeightForm(NamedTuple):
     needed.
     `groups` is the tensor that says which scale and zero point each row has, if not in order;
     `has_tiles` says that scales are in tiles, and codes are not padded to them; `loose` of how many
-    bits codes are that stand one in a byte, where others are packed; `is_centred` says that zero
+    bits codes are that stand one in a byte, where others are packed; `is_centered` says that zero
     points are stated to be half of the range.
     """
 
@@ -44,7 +44,7 @@ class WeightForm(NamedTuple):
     groups: str | None = None
     has_tiles: bool = False
     loose: int | None = None
-    is_centred: bool = False
+    is_centered: bool = False
 
 
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]

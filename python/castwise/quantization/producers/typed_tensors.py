@@ -56,14 +56,14 @@ def _roles_beside(weight: str, tensors: Mapping[str, Described]) -> dict[str, st
     }
 
 
-def _problem(neighbours: Iterable[TypedTensor]) -> str | None:
+def _problem(neighbors: Iterable[TypedTensor]) -> str | None:
     """Say which tensor beside a weight is not of the format that llama.cpp reads there."""
     return next(
         (
             f"{info.name!r} belongs to it and is {info.stored}, and converters write it as float32 "
             "(F32); convert that tensor to float32, since without it the weight may be scaled "
             "wrongly"
-            for info in neighbours
+            for info in neighbors
             if info.format not in OF_F32
         ),
         None,

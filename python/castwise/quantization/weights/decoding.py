@@ -284,8 +284,8 @@ def _plan_array(
     try:
         q = _lazy_array(case, description, recipe)
         check_steps(q, arithmetic)
-        if description.is_centred:
-            _check_centre(q)
+        if description.is_centered:
+            _check_center(q)
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
     return _of_array(q, description)
@@ -325,7 +325,7 @@ def _check_groups(index: LazyArray, count: int) -> None:
         raise Undecodable(f"{index.name!r} has {wrong[0]}, and there are {count} groups from 0 on")
 
 
-def _check_centre(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
+def _check_center(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
     """Refuse zero points that the other variant of a layout would have in the middle, as stated.
 
     Single ones may lie elsewhere: GPTQModel rounds layers without data around their means.

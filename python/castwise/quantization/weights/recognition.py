@@ -73,7 +73,7 @@ class _Search:
         self._tails = lasts(self._tensors)
         self._parameters: dict[str, str] = {}
         """The parameter that each payload is, by the name of the payload."""
-        self._neighbours: set[str] = set()
+        self._neighbors: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
         recipe_names = {name for statement in statements for name in statement.recipes}
         self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in recipe_names)
@@ -83,13 +83,13 @@ class _Search:
         weights = self._weights(self._recipes or PRODUCERS, {})
         if self._recipes:
             # What is not stored as stated is recognized all the same, and the contradiction named.
-            methods, beside_stated = ", ".join(self._texts()), self._neighbours
+            methods, beside_stated = ", ".join(self._texts()), self._neighbors
             for name, weight in self._weights(PRODUCERS, weights).items():
                 problem = (
                     f"{methods} is stated, but it is stored as by {' or '.join(weight.recipes)}"
                 )
                 weights[name] = replace(weight, problem=problem)
-            self._neighbours = beside_stated
+            self._neighbors = beside_stated
         for contradiction in self._contradictions:
             for name, weight in weights.items():
                 if contradiction.is_about(weight.recipes):
@@ -108,7 +108,7 @@ class _Search:
                 and (tail(name) in MARKERS or scale_of_attention(name) is not None)
             )
         ]
-        known_names = used.union(beside_weights, self._neighbours)
+        known_names = used.union(beside_weights, self._neighbors)
         weights = with_foreign(weights, self._parameters, self._tensors, known_names)
         foreign = {name for weight in weights.values() for name in weight.foreign}
         orphans = self._orphans(active, known_names | foreign)
@@ -144,7 +144,7 @@ class _Search:
                 if self._may_hold(layout):
                     owners.setdefault(layout, []).append(recipe.name)
         weights: dict[str, QuantizedWeight] = {}
-        self._neighbours = set()
+        self._neighbors = set()
         likely: dict[tuple[str | None, str], list[Layout]] = {}
         for name, info in self._tensors.items() if owners else ():
             if info.name in known_payloads:
@@ -227,7 +227,7 @@ class _Search:
             tensor = self._tensors.get(name_part(part.name, match.weight))
             if tensor is None or tensor is match.payload:
                 continue
-            self._neighbours.add(tensor.name)
+            self._neighbors.add(tensor.name)
             if part.formats and tensor.format not in part.formats:
                 formats = " or ".join(part.formats)
                 wrong = f"{tensor.name!r} is {tensor.format}; decoding needs {formats}"

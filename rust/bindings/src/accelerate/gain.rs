@@ -30,7 +30,7 @@ impl How {
     }
 }
 
-/// Returns whether the original function is slower than memory; vectorised ones are not.
+/// Returns whether the original function is slower than memory; vectorized ones are not.
 pub(super) fn gains(source: Format, target: Format) -> bool {
     let float = source.integer_range().is_none();
     match (How::of(source), How::of(target)) {
@@ -42,7 +42,7 @@ pub(super) fn gains(source: Format, target: Format) -> bool {
     }
 }
 
-/// Returns whether the original function of a pair that is taken over is vectorised nonetheless.
+/// Returns whether the original function of a pair that is taken over is vectorized nonetheless.
 pub(super) fn is_vectors(source: Format, target: Format) -> bool {
     (How::of(source), How::of(target)) == (How::Machine, How::Truncated)
 }

@@ -19,7 +19,7 @@ pub(super) type CastFunction =
 /// arrays, numpy calls once per element.)
 const FEWEST: isize = 64;
 
-/// The same if the original is vectorised.
+/// The same if the original is vectorized.
 const FEWEST_VECTORS: isize = 1024;
 
 /// Bytes of source that are checked and then cast while they are in a near cache.

@@ -1,6 +1,6 @@
 //! Threads that Python ends while they run Rust code wait for the end of the process, as in Python 3.14.
 //!
-//! Before 3.14, a thread that asks for the lock of an interpreter that is finalised is ended by `pthread_exit`. With glibc
+//! Before 3.14, a thread that asks for the lock of an interpreter that is finalized is ended by `pthread_exit`. With glibc
 //! that unwinds its stack, which aborts the process where a Rust function stands in it. The crate `pyo3` stops it only in
 //! functions that take the lock (rust-lang/rust#135929); Python code under a Rust function takes it too.
 //!

@@ -57,7 +57,7 @@ pub fn boundary_values(format: Format) -> Vec<u8> {
     codes.into_iter().flat_map(bytes).collect()
 }
 
-/// Visits offsets within the binade of a leading bit: single bits below it, and their neighbours.
+/// Visits offsets within the binade of a leading bit: single bits below it, and their neighbors.
 fn around(leading: u64, exponent: u32, mut visit: impl FnMut(u64)) {
     [0, 1, leading - 1].into_iter().for_each(&mut visit);
     for distance in 1..=REACH.min(exponent) {

@@ -2,7 +2,7 @@
 //!
 //! | source → target | values that differ | because |
 //! |---|---|---|
-//! | float of 16 bits or more | NaN | hosts differ in payloads; a signalling one raises "invalid" |
+//! | float of 16 bits or more | NaN | hosts differ in payloads; a signaling one raises "invalid" |
 //! | float → integer | beyond the integer's range, NaN | C leaves it undefined |
 //! | float64 | nonzero values that are not normal in float32 | hosts that go through float32 raise "overflow", "underflow" |
 //! | float → e8m0 | subnormals of float32 | hosts differ in the lowest interval |

@@ -48,7 +48,7 @@ use crate::tuning::SECOND_CACHE;
 ///
 /// # Safety
 /// All elements of `shape` at the strides of `source` and `scales` are readable, and those of `target` writable, for
-/// the length of the call, from any thread. Memory between neighbours in the source that are up to eight sizes apart is
+/// the length of the call, from any thread. Memory between neighbors in the source that are up to eight sizes apart is
 /// readable too (it is in the same pages), and not part of the target. No two elements of the target overlap, and the
 /// target overlaps neither source nor scales; except that it may be the source, if their elements have equal size and
 /// strides and `target.fresh` is not set.

@@ -1,6 +1,6 @@
 //! A lane: an unsigned integer that holds the bits of one value.
 //!
-//! Kernels are written once over [`Lane`] without branches, so that the compiler can vectorise their loops for each CPU
+//! Kernels are written once over [`Lane`] without branches, so that the compiler can vectorize their loops for each CPU
 //! level.
 
 use std::fmt::Debug;

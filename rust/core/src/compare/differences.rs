@@ -49,7 +49,7 @@ impl<const RESTS: bool> Kernel for Real<'_, RESTS> {
         let Self { columns, magnitude, differences, ulps } = self;
         let Columns { codes: [a, b], values: [x, y], rests: [before, after] } = columns;
         let mut tile = TileDifferences::default();
-        // Of the bits of floats, whose order is that of integers: compilers do not vectorise extremes of floats.
+        // Of the bits of floats, whose order is that of integers: compilers do not vectorize extremes of floats.
         let mut largest = i64::MIN;
         let (mut equal_bits, mut different, mut special) = (0, 0, 0);
         let pairs = a.iter().zip(b).zip(x).zip(y).zip(before.iter().zip(after)).zip(&mut *differences);

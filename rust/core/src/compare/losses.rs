@@ -9,7 +9,7 @@ use crate::report::squares;
 
 /// Counts and magnitudes of a tile. Columns of the squares' roots are filled in.
 ///
-/// Magnitudes are compared as the bits of their floats, and counts are apart from the losses: compilers vectorise neither
+/// Magnitudes are compared as the bits of their floats, and counts are apart from the losses: compilers vectorize neither
 /// extremes of floats nor sums in memory. With `FUSED` multiply-add elements are divided only where a relative error may
 /// exceed the largest before; with `RESTS` what float64 does not hold of integers counts.
 struct Counters<'a, const FUSED: bool, const RESTS: bool> {

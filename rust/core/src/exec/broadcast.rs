@@ -332,7 +332,7 @@ impl<T: Plain> RawKernel for FillWith<T> {
                 let first = from.offset(i * elements.stride);
                 let word = first.cast::<T>().read_unaligned();
                 if axis.stride == size_of::<T>() as isize {
-                    // The same loop for adjacent places, which the compiler vectorises.
+                    // The same loop for adjacent places, which the compiler vectorizes.
                     let to = first.cast::<T>();
                     for coordinate in coordinates.clone() {
                         to.add(coordinate).write_unaligned(word);

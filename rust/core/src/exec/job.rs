@@ -56,7 +56,7 @@ impl Outcome {
 
 /// A cast of the elements of a layout. Processing it is safe where every element is readable at the source (and scale) and,
 /// unless this is a search only, writable at the target, and the target overlaps neither, unless source and target
-/// elements of equal size coincide one by one. Memory between neighbours in the source that are up to eight sizes apart
+/// elements of equal size coincide one by one. Memory between neighbors in the source that are up to eight sizes apart
 /// is readable, and not part of the target.
 pub(crate) struct Job<'a> {
     pub(crate) plan: &'a Plan,

@@ -1,7 +1,7 @@
 //! Loops over dense elements. They know formats and options, but neither layouts nor threads.
 //!
 //! * [`request`]: what a conversion of elements is to do.
-//! * [`stages`]: loops over single elements, which the compiler vectorises.
+//! * [`stages`]: loops over single elements, which the compiler vectorizes.
 //! * [`vectors`]: loops over registers, written over [`crate::simd`].
 //! * [`tables`]: lookup tables for sources of one byte.
 //! * [`code_bounds`]: checks that all codes lie within bounds.

@@ -1,6 +1,6 @@
 //! Transposing: where source and target run along different axes, walked block by block.
 //!
-//! Elements that are neighbours in the target then lie far apart in the source. One after the other, each would fetch a
+//! Elements that are neighbors in the target then lie far apart in the source. One after the other, each would fetch a
 //! cache line that is evicted before its next element is needed. So two axes are cut into blocks that fill a tile:
 //! along one the source is read by whole cache lines, along the other the target is written by whole cache lines.
 

@@ -2,7 +2,7 @@
 
 use super::shuffle::{Shuffle, deinterleaved};
 
-/// Channels that are deinterleaved together, at most: three colours and transparency.
+/// Channels that are deinterleaved together, at most: three colors and transparency.
 pub(super) const CHANNELS: usize = 4;
 
 /// Groups of adjacent elements (one per channel), and the planes that some channels go to.

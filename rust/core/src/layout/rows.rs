@@ -23,7 +23,7 @@ pub(crate) enum Gaps {
 ///
 /// # Safety
 /// They are readable at the first place and writable at the second, and the two do not overlap. With [`Gaps::Read`],
-/// memory between neighbours in a row of the first is readable too.
+/// memory between neighbors in a row of the first is readable too.
 pub(super) unsafe fn copy(
     level: Level,
     (size, swapped): (usize, bool),
@@ -177,7 +177,7 @@ pub(super) unsafe fn strided<S: Plain, T: Plain>(
     change: impl Fn(S) -> T,
 ) {
     if from_stride == size_of::<S>() as isize && to_stride == size_of::<T>() as isize {
-        // The same loop for adjacent elements, which the compiler vectorises.
+        // The same loop for adjacent elements, which the compiler vectorizes.
         for i in 0..count {
             // SAFETY: `i < count`.
             unsafe {

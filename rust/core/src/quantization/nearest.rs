@@ -74,7 +74,7 @@ impl<T: Real> RawKernel for Nearest<'_, T> {
             unsafe {
                 let codes = codes.add(start);
                 codes.write_bytes(0, values.len());
-                // All elements for each middle: this the compiler vectorises.
+                // All elements for each middle: this the compiler vectorizes.
                 for &middle in &bounds.middles {
                     let middle = T::from_f32(middle);
                     for (index, &value) in values.iter().enumerate() {

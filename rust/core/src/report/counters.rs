@@ -1,7 +1,7 @@
 //! Counters and extremes of a tile, from the values before and after the cast.
 //!
 //! Magnitudes are compared as the bits of their floats, whose order is the same, and counts are integers: so the order
-//! of elements does not matter. Every loop is one that compilers vectorise: nothing in them depends on a branch.
+//! of elements does not matter. Every loop is one that compilers vectorize: nothing in them depends on a branch.
 
 #![deny(unsafe_code)]
 
@@ -87,7 +87,7 @@ impl Kernel for Counters<'_> {
         }
         if most_error != 0 {
             report.max_abs_error = report.max_abs_error.max(number(most_error));
-            // Through a column of its own: the compiler does not vectorise quotients and their maximum in one loop.
+            // Through a column of its own: the compiler does not vectorize quotients and their maximum in one loop.
             for ((quotient, &x), &error) in quotients.iter_mut().zip(&*roots).zip(&*errors) {
                 *quotient = if x == 0.0 { 0.0 } else { error / x };
             }
@@ -111,7 +111,7 @@ fn count_sources(report: &mut CastReport, sources: &[f64]) {
     report.inf_in += infinite;
     report.zero_in += zeros;
     // Subtracted so that zero wraps to the largest number, and finite ones to above all others: compilers do not
-    // vectorise the extremes of a choice.
+    // vectorize the extremes of a choice.
     let less = |less: i64| sources.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
     let least = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
     let most = less(INFINITY).fold(0, |most, x| x.max(most)).wrapping_add(INFINITY as u64) as i64;

@@ -1,7 +1,7 @@
 //! What a tile lost, from its values before and after as float32, where sources lie within the target's range.
 //!
-//! Such sources do not overflow, and every result is a neighbour of its source. Their difference is exact in float32:
-//! * both not zero: neighbours of one sign are within a factor of two of each other (Sterbenz);
+//! Such sources do not overflow, and every result is a neighbor of its source. Their difference is exact in float32:
+//! * both not zero: neighbors of one sign are within a factor of two of each other (Sterbenz);
 //! * a result of zero: the difference is the source;
 //! * a source of zero has a result of zero.
 //!
@@ -36,7 +36,7 @@ pub(super) struct TileStatistics {
     lossless: bool,
     /// Whether results are the sources as float32.
     widens: bool,
-    /// The magnitudes that do not overflow, and whose results are their neighbours.
+    /// The magnitudes that do not overflow, and whose results are their neighbors.
     range: Within,
     smallest_normal: f32,
     /// Bits of a source's significand after the leading one, and the exponent of the smallest source.

@@ -1,4 +1,4 @@
-//! Vector operations for loops that the compiler does not vectorise well: packing and unpacking of bytes and u16,
+//! Vector operations for loops that the compiler does not vectorize well: packing and unpacking of bytes and u16,
 //! float16 conversions, table lookups.
 //!
 //! [`Vector`] and the traits that extend it have one implementation per level. An algorithm is written once over them, as

@@ -186,7 +186,7 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
         unsafe { Self::load(lanes.as_ptr().cast()) }
     }
     /// Loads a register of integers of 1, 2, 4 or 8 bytes as float32: rounded to nearest, but for those of 8 bytes beyond
-    /// 2^24 in magnitude, which become one of the two neighbours.
+    /// 2^24 in magnitude, which become one of the two neighbors.
     unsafe fn load_integers<const SIZE: usize, const SIGNED: bool>(source: *const u8) -> Self::F32s;
     /// Loads half a register of bf16 as float32.
     unsafe fn load_bf16(source: *const u8) -> Self::F32s;
@@ -220,7 +220,7 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Products of the first two plus the third, rounded to nearest once.
     unsafe fn product_sum(a: Self::F32s, b: Self::F32s, c: Self::F32s) -> Self::F32s;
     /// Products rounded to odd: towards zero, with the last bit set if that was inexact. Products that underflow may
-    /// become either neighbour, or zero. The second factor is finite and not zero.
+    /// become either neighbor, or zero. The second factor is finite and not zero.
     unsafe fn product_to_odd(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Products, with a finite float64 factor whose products with float32, and their rounding errors, neither overflow nor
     /// underflow in float64: rounded to odd, or once to nearest.

@@ -65,7 +65,7 @@ class Reciprocal:
             nearest = np.float32(1) / self.global_scale
             upper = np.nextafter(nearest, np.float32(np.inf))
             lower = np.nextafter(nearest, nearest * 0)
-            # The reciprocal of a neighbour of a reciprocal may be two numbers away.
+            # The reciprocal of a neighbor of a reciprocal may be two numbers away.
             further = np.nextafter(upper, np.float32(np.inf)), np.nextafter(lower, nearest * 0)
             near = (nearest, upper, lower, *further)
             for candidate in sorted(near, key=lambda scale: not _is_usual(scale, not self.divides)):
@@ -84,7 +84,7 @@ class Reciprocal:
 
 def _is_usual(scale: np.float32, divides: bool) -> bool:
     """Return True for the global scale that producers compute of a magnitude of 16 bits."""
-    # Producers compute in float32 or in the dtype of the magnitude. Of neighbours that stand for
+    # Producers compute in float32 or in the dtype of the magnitude. Of neighbors that stand for
     # the same values this is the one that was there first.
     with np.errstate(all="ignore"):
         amax = _LARGEST / scale if divides else _LARGEST * scale

@@ -1,6 +1,6 @@
 //! bf16 to codes of E2M1, by a *piecewise lookup table* for each stored scale.
 //!
-//! The magnitudes from a first one on are divided into intervals of 32 neighbours, so small that each contains at most
+//! The magnitudes from a first one on are divided into intervals of 32 neighbors, so small that each contains at most
 //! one bound from which on the code is larger. One entry per interval tells both the code before and that bound:
 //!
 //! ```text

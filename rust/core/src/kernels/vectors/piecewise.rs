@@ -2,7 +2,7 @@
 //! inputs.
 //!
 //! The inputs are floats of 16 bits, or bf16 rounded to odd (see [`crate::codec::odd_bf16`]). Their magnitudes are
-//! divided into intervals of `2^k` neighbours, so small that each contains at most one or two thresholds at which the
+//! divided into intervals of `2^k` neighbors, so small that each contains at most one or two thresholds at which the
 //! code increases:
 //!
 //! ```text

@@ -130,7 +130,7 @@ impl<T: Real> Scales<T> {
         let zero = T::from_f32(if is_power { power(zero as i64) as f32 } else { zero });
         let has_zero = properties.has_zero_scale;
         let (nothing, nan) = (T::default(), T::from_f32(f32::NAN));
-        // Loops that own what they need, and take no branches, are vectorised.
+        // Loops that own what they need, and take no branches, are vectorized.
         on_level!(level, <T: Real>, scale: &'a mut [T] = scale, amax: &'a [T] = amax,
             numbers: (T, T, T) = (nothing, zero, nan), has_zero: bool = has_zero; {
             let (nothing, zero, nan) = numbers;

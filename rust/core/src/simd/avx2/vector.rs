@@ -359,7 +359,7 @@ unsafe fn any_nonzero(a: F32s, mask: Integers) -> bool {
     arch::_mm256_testc_si256(arch::_mm256_castps_si256(is_zero), mask) == 0
 }
 
-/// Converts 64-bit integers to float32: exactly up to 2^24, and from there on to one of the two neighbours, because
+/// Converts 64-bit integers to float32: exactly up to 2^24, and from there on to one of the two neighbors, because
 /// neither the upper 32 bits nor what is added to them can pass a number of float32.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! Registers of 128 bits, part of every aarch64.
 //!
 //! float16 conversions are instructions of its baseline, but have intrinsics only in newer compilers, so they are
-//! written in assembly. They round as FPCR says, to nearest even; directed roundings step from there to the neighbour,
+//! written in assembly. They round as FPCR says, to nearest even; directed roundings step from there to the neighbor,
 //! which takes four instructions more, where setting FPCR twice for each register would stall.
 
 use std::arch::aarch64 as arch;

@@ -1,0 +1,84 @@
+"""The types of the fields of a statement, which its readers would not look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.text.brief import shorten
+
+# Groups are two levels below the section, and the arguments of their weights three.
+_LEVELS = 3
+
+_EXPRESSION = "re:"
+_LETTERS = 60
+
+
+def _is_pattern(text: object) -> bool:
+    """Return True for a text that matches names, as an expression where it begins like one."""
+    if not isinstance(text, str):
+        return False
+    try:
+        re.compile(text.removeprefix(_EXPRESSION) if text.startswith(_EXPRESSION) else "")
+    except re.error:
+        return False
+    return True
+
+
+def _is_expression(text: object) -> bool:
+    """Return True for a text that transformers can take for an expression."""
+    return isinstance(text, str) and _is_pattern(_EXPRESSION + text.removeprefix(_EXPRESSION))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_block(value: object) -> bool:
+    if not isinstance(value, list):
+        return False
+    rows_and_columns = 2
+    return len(value) == rows_and_columns and all(_is_number(side) and side > 0 for side in value)
+
+
+def _is_list_of(is_item: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_item, value))
+
+
+_NAMES = (_is_list_of(_is_pattern), "a list of names and regular expressions")
+_BLOCK = (_is_block, "a list of two positive whole numbers")
+_NUMBER = (_is_number, "a whole number")
+_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "ignore": _NAMES,
+    "ignored_layers": _NAMES,
+    "exclude_modules": _NAMES,
+    "targets": _NAMES,
+    "modules_to_not_convert": (_is_list_of(_is_expression), _NAMES[1]),
+    "weight_block_size": _BLOCK,
+    "block_structure": _BLOCK,
+    "num_bits": _NUMBER,
+    "group_size": _NUMBER,
+    "format": (lambda value: isinstance(value, str), "a text"),
+    "actorder": (lambda value: isinstance(value, (str, bool)), "a text"),
+}
+"""What the rules of consumers read, with the types that they take; null stands for no field."""
+
+
+def statement_problem(file: str, section: Mapping[str, Any]) -> LoadingProblem | None:
+    """Return the first field of a statement that has another type than its readers take."""
+    fault = _fault(section, "", _LEVELS)
+    return None if fault is None else LoadingProblem("", f"{file} states {fault}", "correct it")
+
+
+def _fault(fields: Mapping[str, Any], where: str, levels: int) -> str | None:
+    for key, value in fields.items():
+        is_right, kind = _FIELDS.get(key, (None, ""))
+        if is_right is not None and value is not None and not is_right(value):
+            return f"{where}{key} as {shorten(repr(value), _LETTERS)}, which is not {kind}"
+        if levels and isinstance(value, Mapping):
+            fault = _fault(value, f"{where}{key}.", levels - 1)
+            if fault is not None:
+                return fault
+    return None
