@@ -2,7 +2,7 @@
 
 use castwise_core::cast::num_threads;
 use castwise_core::format::Kind;
-use castwise_core::survey::{self as core, BlockRow, Blocks, Cell, FewMagnitudes};
+use castwise_core::survey::{self as core, BlockRow, BlockTable, Blocks, Cell, FewMagnitudes};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -119,12 +119,14 @@ impl SurveyTables {
     fn state(&self) -> State {
         let core::Survey { count, zeros, infinities, nans, largest, smallest, .. } = self.core;
         let saved = |number: i64, cell: &Cell| (number, cell.count.into(), cell.squares as i128);
-        let row = |(&eighth, row): (&i16, &BlockRow)| {
+        let row = |eighth: i16, row: &BlockRow| {
             let cells = (0..).zip(&row.cells).filter(|(_, cell)| cell.count > 0);
             (eighth, row.blocks.into(), cells.map(|(depth, cell)| saved(depth, cell)).collect())
         };
         let binades = self.core.binades.iter().map(|(&exponent, cell)| saved(exponent.into(), cell));
-        let tables = self.core.blocks.iter().map(|table| table.rows.iter().map(row).collect());
+        let rows =
+            |table: &BlockTable| table.rows.iter().map(|(&eighth, blocks)| row(eighth, blocks)).collect();
+        let tables = self.core.blocks.iter().map(rows);
         let magnitudes = [largest, smallest];
         let counts = [count, zeros, infinities, nans].map(i128::from);
         let significant_bits = self.core.significant_bits.iter().map(|(&bits, &count)| (bits, count.into()));
@@ -169,11 +171,11 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
         core::Survey { count, zeros, infinities, nans, largest, smallest, ..core::Survey::default() };
     for (exponent, count, squares) in binades {
         let place = || format!("binades has ({exponent}, {count}, {squares})");
-        core.binades.insert(natural(exponent, &place)?, restored_cell(count, squares, &place)?);
+        *core.binades.entry(natural(exponent, &place)?) = restored_cell(count, squares, &place)?;
     }
     for (bits, count) in significant_bits {
         let place = || format!("significant_bits has ({bits}, {count})");
-        core.significant_bits.insert(bits, natural(count, &place)?);
+        *core.significant_bits.entry(bits) = natural(count, &place)?;
     }
     let value = |(value, count): (f64, i128)| {
         Ok((value, natural(count, &|| format!("values has ({value:?}, {count})"))?))
@@ -187,13 +189,13 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
     for (table, rows) in core.blocks.iter_mut().zip(tables) {
         for (eighth, blocks, cells) in rows {
             let place = || format!("blocks has {blocks} with maxima in the eighth {eighth}");
-            let mut row = BlockRow { blocks: natural(blocks, &place)?, ..BlockRow::default() };
+            let mut row = Box::new(BlockRow { blocks: natural(blocks, &place)?, ..BlockRow::default() });
             for (depth, count, squares) in cells {
                 let place = || format!("blocks, eighth {eighth}, has ({depth}, {count}, {squares})");
                 let cell = row.cells.get_mut(natural::<usize>(depth, &place)?);
                 *cell.ok_or_else(|| out_of_range(&place))? = restored_cell(count, squares, &place)?;
             }
-            table.rows.insert(eighth, row);
+            *table.rows.entry(eighth) = row;
         }
     }
     core::check(&core).map_err(to_python)?;

@@ -1,12 +1,12 @@
 //! The pass over the rows of an array.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::outcome::{Blocks, Cell, SQUARE_BITS, Survey};
 use super::piece::{AddPiece, AddStrip, Magnitude, Others, PIECE, Piece, STRIP, Tables};
+use super::sorted_map::SortedMap;
 use super::tables::{LOWEST, MOST_ELEMENTS, PackedTable, RowBinades};
 use crate::codec::pivot::Binary32;
 use crate::cpu::Level;
@@ -246,9 +246,9 @@ fn add_subnormal(magnitude: f64, survey: &mut Survey) {
     let root = u128::from(bits) << (63 - highest);
     let squares = (root * root) >> (126 - SQUARE_BITS);
     let exponent = highest as i16 + LOWEST + 1 - 52;
-    survey.binades.entry(exponent).or_default().add(Cell { count: 1, squares });
+    survey.binades.entry(exponent).add(Cell { count: 1, squares });
     let significant_bits = highest - bits.trailing_zeros() + 1;
-    *survey.significant_bits.entry(significant_bits as u8).or_default() += 1;
+    *survey.significant_bits.entry(significant_bits as u8) += 1;
     survey.include(magnitude);
 }
 
@@ -280,7 +280,7 @@ impl Default for Buffers {
 #[derive(Default)]
 pub(super) struct Outcome {
     survey: Survey,
-    parted: BTreeMap<(usize, usize), Vec<RowBinades>>,
+    parted: SortedMap<(usize, usize), Vec<RowBinades>>,
 }
 
 impl Outcome {
@@ -288,7 +288,7 @@ impl Outcome {
     pub(super) fn finish(self) -> Survey {
         let Self { mut survey, parted } = self;
         let (mut table, wide) = (PackedTable::default(), survey.table(Blocks::Row));
-        for mut row in parted.into_values().flatten() {
+        for mut row in parted.into_iter().flat_map(|(_, rows)| rows) {
             row.move_into(&mut table, wide, 0);
         }
         table.drain_into(wide);
@@ -319,7 +319,7 @@ impl Pass for SurveyedArray {
                         row.move_into(table, wide, self.columns.0.min(PART));
                     }
                 } else {
-                    let parted = outcome.parted.entry((position.matrix, position.band)).or_default();
+                    let parted = outcome.parted.entry((position.matrix, position.band));
                     add_rows(parted, band.iter_mut().map(std::mem::take).collect());
                 }
                 first_part = 0;
@@ -331,7 +331,7 @@ impl Pass for SurveyedArray {
     fn merge(outcome: &mut Outcome, next: Outcome) {
         outcome.survey.merge(&next.survey);
         for (band, rows) in next.parted {
-            add_rows(outcome.parted.entry(band).or_default(), rows);
+            add_rows(outcome.parted.entry(band), rows);
         }
     }
 }

@@ -2,9 +2,8 @@
 
 #![deny(unsafe_code)]
 
-use std::collections::BTreeMap;
-
 use super::outcome::{BlockRow, Blocks, Cell, DEPTH, FewMagnitudes, SQUARE_BITS, Survey};
+use super::sorted_map::SortedMap;
 use super::tables::{LOWEST, eighth_of, field_of};
 use crate::error::Error;
 
@@ -29,11 +28,12 @@ pub fn check(survey: &Survey) -> Result<(), Error> {
         return Err(fault(format!("significant_bits has {bits} bits, and float64 has 1 to 53")));
     }
     check_few(survey)?;
-    for (exponent, cell) in &survey.binades {
+    for (exponent, cell) in survey.binades.iter() {
         check_squares(format_args!("binades, exponent {exponent}"), cell)?;
     }
     check_extremes(survey)?;
-    let normal = survey.binades.range(LOWEST_NORMAL..).map(|(_, cell)| u128::from(cell.count)).sum();
+    let normal = survey.binades.iter().filter(|(exponent, _)| **exponent >= LOWEST_NORMAL);
+    let normal = normal.map(|(_, cell)| u128::from(cell.count)).sum();
     Blocks::ALL.into_iter().try_for_each(|blocks| check_blocks(survey, blocks, normal))
 }
 
@@ -51,7 +51,7 @@ fn check_total(name: &str, counts: impl Iterator<Item = u64>, elements: u128) ->
 
 /// Few magnitudes are those of the binades, and many are so many elements at least.
 fn check_few(survey: &Survey) -> Result<(), Error> {
-    let mut counts: BTreeMap<i16, u128> = BTreeMap::new();
+    let mut counts = SortedMap::<i16, u128>::default();
     let binades = || survey.binades.iter().map(|(&exponent, cell)| (exponent, u128::from(cell.count)));
     let Some(few) = survey.few.counts() else {
         let elements: u128 = binades().map(|(_, count)| count).sum();
@@ -64,7 +64,7 @@ fn check_few(survey: &Survey) -> Result<(), Error> {
         if !(value > 0.0 && value < f64::INFINITY) {
             return Err(fault(format!("values has {value:?}, which is no finite magnitude above 0")));
         }
-        *counts.entry(exponent_of(value.to_bits())).or_default() += u128::from(count);
+        *counts.entry(exponent_of(value.to_bits())) += u128::from(count);
     }
     if counts.into_iter().eq(binades()) {
         return Ok(());
@@ -113,11 +113,11 @@ fn check_blocks(survey: &Survey, blocks: Blocks, normal: u128) -> Result<(), Err
     let rows = &survey.blocks[blocks as usize].rows;
     let cells = rows.values().flat_map(|row| &row.cells);
     check_total(&name, cells.map(|cell| cell.count), normal)?;
-    for (eighth, row) in rows {
+    for (eighth, row) in rows.iter() {
         let elements: u128 = row.cells.iter().map(|cell| u128::from(cell.count)).sum();
         let most = if width == 0 { u128::MAX } else { u128::from(row.blocks) * (height * width) as u128 };
         if row.blocks == 0 || row.cells[0].count < row.blocks || elements > most {
-            let BlockRow { blocks, ref cells } = *row;
+            let BlockRow { blocks, ref cells } = **row;
             return Err(fault(format!(
                 "{name}, eighth {eighth}: {blocks} blocks have {elements} elements, {} in the binades of their maxima",
                 cells[0].count

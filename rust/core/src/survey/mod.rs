@@ -1,6 +1,7 @@
 //! Where the magnitudes of an array lie: by binade, and by binade below the maximum of the block that they are in.
 //!
-//! * `outcome`: what is counted. `tables`: what a thread counts in, packed. `piece`: the loop over a piece of a row.
+//! * `outcome`: what is counted; `sorted_map`: its tables. `tables`: what a thread counts in, packed. `piece`: the loop over a
+//!   piece of a row.
 //! * `arrays`: the pass over the rows of an array. `consistency`: whether the numbers of a saved survey agree.
 //!
 //! An element adds one and its square to a cell. Squares are integers in a unit of their binade, so that sums depend neither
@@ -10,12 +11,14 @@ mod arrays;
 mod consistency;
 mod outcome;
 mod piece;
+mod sorted_map;
 mod tables;
 
 pub use consistency::check;
 pub use outcome::{
     BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, FewMagnitudes, SQUARE_BITS, Survey,
 };
+pub use sorted_map::SortedMap;
 
 use crate::cpu::Level;
 use crate::exec::pass;

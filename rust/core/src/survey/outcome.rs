@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code)]
 
-use std::collections::BTreeMap;
+use super::sorted_map::SortedMap;
 
 /// Binades below the binade of the maximum of a block that have cells of their own; all elements below are in the last.
 pub const DEPTH: usize = 64;
@@ -73,11 +73,11 @@ impl Cell {
 ///
 /// An array of few values has no smooth density, from which losses could be predicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FewMagnitudes(Option<BTreeMap<u64, u64>>);
+pub struct FewMagnitudes(Option<SortedMap<u64, u64>>);
 
 impl Default for FewMagnitudes {
     fn default() -> Self {
-        Self(Some(BTreeMap::new()))
+        Self(Some(SortedMap::default()))
     }
 }
 
@@ -88,7 +88,7 @@ impl FewMagnitudes {
     /// Makes them of magnitudes and counts; of none if there are too many.
     #[must_use]
     pub fn new(counts: Option<Vec<(f64, u64)>>) -> Self {
-        let mut few = Self(counts.as_ref().map(|_| BTreeMap::new()));
+        let mut few = Self(counts.as_ref().map(|_| SortedMap::default()));
         counts.unwrap_or_default().iter().for_each(|&(value, count)| few.add(value.to_bits(), count));
         few
     }
@@ -127,7 +127,7 @@ impl FewMagnitudes {
 
     fn add(&mut self, bits: u64, count: u64) {
         let Some(counts) = &mut self.0 else { return };
-        *counts.entry(bits).or_default() += count;
+        *counts.entry(bits) += count;
         if counts.len() > Self::MOST {
             self.0 = None;
         }
@@ -157,18 +157,18 @@ impl Default for BlockRow {
 #[non_exhaustive]
 pub struct BlockTable {
     /// Rows, by eighth.
-    pub rows: BTreeMap<i16, BlockRow>,
+    pub rows: SortedMap<i16, Box<BlockRow>>,
 }
 
 impl BlockTable {
     /// Returns the row of an eighth.
     pub(super) fn row(&mut self, eighth: i16) -> &mut BlockRow {
-        self.rows.entry(eighth).or_default()
+        self.rows.entry(eighth)
     }
 
     /// Adds other blocks.
     pub(super) fn merge(&mut self, other: &Self) {
-        for (&eighth, row) in &other.rows {
+        for (&eighth, row) in other.rows.iter() {
             let sum = self.row(eighth);
             sum.blocks += row.blocks;
             for (cell, more) in sum.cells.iter_mut().zip(&row.cells) {
@@ -194,10 +194,10 @@ pub struct Survey {
     /// The smallest magnitude that is not zero; 0 without.
     pub smallest: f64,
     /// Finite elements, not zero, by the exponent of their magnitude.
-    pub binades: BTreeMap<i16, Cell>,
+    pub binades: SortedMap<i16, Cell>,
     /// The same, in strips of 128 of a row, by the most bits that a significand of the strip needs: 53 less the trailing
     /// zeros as float64.
-    pub significant_bits: BTreeMap<u8, u64>,
+    pub significant_bits: SortedMap<u8, u64>,
     /// The same, by their magnitude, if there are few.
     pub few: FewMagnitudes,
     /// By the maxima of their blocks, in the order of [`Blocks::ALL`].
@@ -213,11 +213,11 @@ impl Survey {
         self.nans += other.nans;
         self.include(other.smallest);
         self.include(other.largest);
-        for (&exponent, cell) in &other.binades {
-            self.binades.entry(exponent).or_default().add(*cell);
+        for (&exponent, cell) in other.binades.iter() {
+            self.binades.entry(exponent).add(*cell);
         }
-        for (&bits, count) in &other.significant_bits {
-            *self.significant_bits.entry(bits).or_default() += count;
+        for (&bits, count) in other.significant_bits.iter() {
+            *self.significant_bits.entry(bits) += count;
         }
         self.few.merge(&other.few);
         for (table, more) in self.blocks.iter_mut().zip(&other.blocks) {

@@ -2,9 +2,8 @@
 
 #![deny(unsafe_code)]
 
-use std::collections::BTreeMap;
-
 use super::outcome::{BlockRow, BlockTable, Cell, DEPTH};
+use super::sorted_map::SortedMap;
 
 /// Where the count of a word begins; below are squares, each of which has less than 30 bits.
 pub(super) const COUNT_SHIFT: u32 = 46;
@@ -214,7 +213,7 @@ pub(super) struct RowBinades {
     /// Elements of the part, where they are counted.
     elements: usize,
     /// Those of parts before, by field.
-    cells: BTreeMap<usize, Cell>,
+    cells: SortedMap<usize, Cell>,
     maximum: u64,
 }
 
@@ -245,15 +244,15 @@ impl RowBinades {
     /// Counts the part to those before.
     pub(super) fn end_part(&mut self) {
         self.maximum = self.maximum.max(self.part.maximum);
-        self.part.drain(|field, cell| self.cells.entry(field).or_default().add(cell));
+        self.part.drain(|field, cell| self.cells.entry(field).add(cell));
         self.elements = 0;
     }
 
     /// Adds another part of the same row.
     pub(super) fn merge(&mut self, other: &Self) {
         self.maximum = self.maximum.max(other.maximum);
-        for (&field, &cell) in &other.cells {
-            self.cells.entry(field).or_default().add(cell);
+        for (&field, &cell) in other.cells.iter() {
+            self.cells.entry(field).add(cell);
         }
     }
 
