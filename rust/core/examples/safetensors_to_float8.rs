@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_floats_become_float8_and_integers_stay() -> Result<(), Box<dyn Error>> {
+    fn floats_become_float8_and_integers_stay() -> Result<(), Box<dyn Error>> {
         let weight: Vec<u8> = [1.0f32, 500.0, -3.3, 0.0].iter().flat_map(|x| x.to_le_bytes()).collect();
         let ids: Vec<u8> = [7i64].iter().flat_map(|x| x.to_le_bytes()).collect();
         let file = serialize(

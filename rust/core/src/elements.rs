@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn test_sizes_are_those_of_the_table() {
+    fn sizes_are_those_of_the_table() {
         has_size_of_format::<bool>();
         has_size_of_format::<[f32; 2]>();
         has_size_of_format::<[f64; 2]>();

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_every_row_has_its_constant() {
+    fn every_row_has_its_constant() {
         assert!(Format::all().eq(Format::CONSTANTS.iter().copied()));
     }
 }

@@ -134,7 +134,7 @@ pub use plan::operands::Settings;
 pub use quantized::{Quantized, schemes};
 pub use report::{CastReport, Report, SquareSum};
 pub use slices::{cast, cast_and_report};
-pub use survey::{BlockRow, BlockTable, Blocks, Cell, FewMagnitudes, Survey};
+pub use survey::{BlockRow, BlockTable, Blocks, Cell, FewMagnitudes, SortedMap, Survey};
 pub use tensor::Tensor;
 
 /// The examples of the crate's README.

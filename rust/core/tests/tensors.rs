@@ -14,7 +14,7 @@ fn message(error: &Error) -> String {
 }
 
 #[test]
-fn test_slices_of_other_lengths_are_refused() {
+fn slices_of_other_lengths_are_refused() {
     let mut target = [Bf16(7); 2];
     let error = cast(&[1.0f32; 3], &mut target, Options::default()).unwrap_err();
     assert_eq!(error, Error::Length { argument: "target", length: 2, needed: 3 });
@@ -22,7 +22,7 @@ fn test_slices_of_other_lengths_are_refused() {
 }
 
 #[test]
-fn test_an_error_leaves_the_target() {
+fn an_error_leaves_the_target() {
     let options = Options { overflow: Overflow::Raise, ..Options::default() };
     let mut target = [F16(7); 2];
     let error = cast(&[1.0f32, 1e6], &mut target, options).unwrap_err();
@@ -31,7 +31,7 @@ fn test_an_error_leaves_the_target() {
 }
 
 #[test]
-fn test_bools_and_complex_numbers_are_elements() {
+fn bools_and_complex_numbers_are_elements() {
     let mut flags = [false; 3];
     cast(&[0.0f32, -2.0, f32::NAN], &mut flags, Options::default()).unwrap();
     assert_eq!(flags, [false, true, true]);
@@ -42,7 +42,7 @@ fn test_bools_and_complex_numbers_are_elements() {
 }
 
 #[test]
-fn test_threads_do_not_change_a_report() {
+fn threads_do_not_change_a_report() {
     let source = ramp(1 << 20);
     let mut targets = [vec![F8E4M3Fn(0); source.len()], vec![F8E4M3Fn(0); source.len()]];
     let reports = [1, 3].map(|threads| {
@@ -54,7 +54,7 @@ fn test_threads_do_not_change_a_report() {
 }
 
 #[test]
-fn test_strides_choose_elements() {
+fn strides_choose_elements() {
     let data = ramp(24);
     let whole = Tensor::of(&data, &[4, 6]).unwrap();
     let bytes = whole.data();
@@ -68,7 +68,7 @@ fn test_strides_choose_elements() {
 }
 
 #[test]
-fn test_elements_beyond_the_data_are_refused() {
+fn elements_beyond_the_data_are_refused() {
     let data = [0u8; 64];
     let make = |offset, shape: &[usize], strides: &[isize]| {
         Tensor::strided(&data, offset, Format::FLOAT32, shape, strides).map(drop)
@@ -98,7 +98,7 @@ fn test_elements_beyond_the_data_are_refused() {
 }
 
 #[test]
-fn test_tensors_of_other_shapes_are_not_compared() {
+fn tensors_of_other_shapes_are_not_compared() {
     let data = ramp(6);
     let error =
         Tensor::of(&data, &[6]).unwrap().compare(&Tensor::of(&data, &[2, 3]).unwrap(), 1).unwrap_err();
@@ -106,7 +106,7 @@ fn test_tensors_of_other_shapes_are_not_compared() {
 }
 
 #[test]
-fn test_a_survey_counts_elements() {
+fn a_survey_counts_elements() {
     let survey = Tensor::of(&[0.0f32, -1.5, f32::NAN, 4.0], &[2, 2]).unwrap().survey(1).unwrap();
     assert_eq!(
         (survey.count, survey.zeros, survey.nans, survey.largest, survey.smallest),
@@ -116,7 +116,7 @@ fn test_a_survey_counts_elements() {
 }
 
 #[test]
-fn test_every_scheme_is_quantized_and_decoded() {
+fn every_scheme_is_quantized_and_decoded() {
     let weight = ramp(2 * 130 * 320);
     let tensor = Tensor::of(&weight, &[2, 130, 320]).unwrap();
     for scheme in schemes() {
@@ -132,7 +132,7 @@ fn test_every_scheme_is_quantized_and_decoded() {
 }
 
 #[test]
-fn test_weights_that_cannot_be_quantized_are_refused() {
+fn weights_that_cannot_be_quantized_are_refused() {
     let data = ramp(64);
     let of = |shape: &[usize]| Tensor::of(&data, shape).unwrap();
     assert!(message(&of(&[64]).quantize("nvfp4", 1).unwrap_err()).contains("rows and columns"));
@@ -155,7 +155,7 @@ fn test_weights_that_cannot_be_quantized_are_refused() {
 }
 
 #[test]
-fn test_fields_that_contradict_each_other_are_refused() {
+fn fields_that_contradict_each_other_are_refused() {
     let weight = ramp(64);
     let quantized = Tensor::of(&weight, &[2, 32]).unwrap().quantize("int4_group", 1).unwrap();
     let mut target = [0f32; 64];
