@@ -18,6 +18,7 @@ from castwise._options import (
     Block,
     ConsumerName,
     FindingKind,
+    Inputs,
     Like,
     MapArgument,
     Nan,
@@ -483,7 +484,8 @@ class Quantize(Request):
     that the producer's own tools make of them, bit for bit, under its names. Embeddings, norms,
     routers, heads and adapters stay as they are unless the map names them, and so do biases and all
     other tensors. `config.json` states the quantization, and the modules that it leaves out; the
-    index names the new tensors. No scales of inputs are made: those need data.
+    index names the new tensors. No scales of inputs are made: those need data. `inputs` states that
+    inputs are quantized while the model runs, which needs none.
 
     It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantized
     and written, so memory does not grow with the size of tensors. Weights with a scale of the whole
@@ -552,6 +554,16 @@ class Quantize(Request):
         metavar="N|NxM",
         parse="block",
         help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
+    )
+    inputs: Inputs | None = option(
+        default=None,
+        comment='What is stated of the inputs of the quantized layers. "dynamic": they are '
+        "quantized while the model runs, as the producer's preset of that scheme has it, so that "
+        'engines multiply codes by codes. "none": they are not, and engines decode the weights. '
+        "By default what the recipe states without data, or what the consumer needs.",
+        choices=Inputs,
+        help="what is stated of inputs: quantized while the model runs (dynamic), or not (none); "
+        "default: what the recipe states without data, or the consumer needs",
     )
     dtype_map: MapArgument | None = option(
         default=None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from castwise._numbers import is_integer
+from castwise._options import Inputs
 from castwise.arrays.dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.paths import checked_path
@@ -40,6 +41,7 @@ def quantizing(
         "map": dict(encode.mapping),
         "ignore": list(encode.ignore),
         **({"embeddings": True} if encode.embeddings else {}),
+        **({} if encode.inputs is None else {"inputs": encode.inputs}),
         **architecture_option(encode.architecture),
     }
     return report, partial(encode_checkpoint, encode=encode)
@@ -73,11 +75,12 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     producer: object = request.recipe
     if producer is not None and not isinstance(producer, str):
         raise TypeError(f"recipe must be the name of a producer, not {producer!r}")
+    inputs = _checked_inputs(request.inputs)
     reader = None if request.consumer is None else consumer_named(request.consumer)
     if reader is not None:
-        producer = recipe_for(reader, names, producer)
+        producer = recipe_for(reader, names, producer, inputs)
     for name in names:
-        producer = written_row(name, producer).recipe
+        producer = written_row(name, producer, inputs).recipe
     assert producer is not None, "some scheme is written"  # noqa: S101
     encode = Encode(
         usual,
@@ -90,11 +93,21 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         map_name,
         consumer=None if reader is None else reader.name,
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
+        inputs=inputs,
         architecture=checked_architecture(request.architecture),
     )
     for name in names:
         encode.encoding(name)
     return encode
+
+
+def _checked_inputs(value: object) -> str | None:
+    """Return what is to be stated of inputs."""
+    if value is not None and value not in get_args(Inputs):
+        raise CheckpointError(
+            f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
+        )
+    return None if value is None else str(value)
 
 
 def checked_embeddings(value: object, consumer: object) -> bool:

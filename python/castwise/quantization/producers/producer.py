@@ -46,6 +46,10 @@ class Written:
     square: bool = False  # blocks have as many rows as columns
     only_named: bool = False  # a weight must be named so, since its parts are named in its place
     as_groups: bool = False  # channels are stored as groups of one row each
+    # What is stated of inputs: that they stay as they are, or are quantized while the model runs;
+    # "" if nothing is, or a constant scale that nobody knows without data.
+    inputs: Literal["", "none", "dynamic"] = "none"
+    only_default: bool = False  # no other block than the default is stated so
     recipe: str = ""  # the producer, which the registry fills in
 
     @property
@@ -138,6 +142,8 @@ class Configuration:
     unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
     # Says what of a section states that scales are powers of two; None where nothing does.
     powers_stated: Callable[[Mapping[str, Any]], str | None] | None = None
+    # Tells by a section whether inputs are quantized while the model runs; None where none says it.
+    quantizes_inputs: Callable[[Mapping[str, Any]], bool] | None = None
     metadata_key: str | None = None  # the key of metadata that it alone writes
     # Returns what metadata with that key state as it alone does; None if that is nothing.
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] = dict
@@ -152,6 +158,8 @@ class Writing:
     """What castwise writes as a producer does."""
 
     rows: tuple[Written, ...] = ()  # the schemes of the checkpoints that castwise writes as it does
+    # Those that it also states with inputs that are quantized while the model runs.
+    dynamic: tuple[Written, ...] = ()
     write: StatementWriter | None = None  # writes what states them
     # Why transformers does not run what is written, and what does.
     loading_warning: str | None = None

@@ -25,7 +25,7 @@ from castwise.quantization.producers.mistral import MISTRAL
 from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.names import tail
-from castwise.quantization.producers.producer import Producer, Section
+from castwise.quantization.producers.producer import Producer, Section, Written
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
 from castwise.quantization.producers.stated import (
@@ -52,13 +52,22 @@ TYPED = GGUF.name
 decoder_of_type = block_decoder  # of the types that have no layout
 
 _WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
-WRITTEN = tuple(
-    replace(row, recipe=name)
-    for producer in _WRITERS
-    for name in (producer.name, *producer.also)
-    for row in producer.writing.rows
-)
+
+
+def _rows_of_writers(attribute: str) -> tuple[Written, ...]:
+    return tuple(
+        replace(row, recipe=name)
+        for producer in _WRITERS
+        for name in (producer.name, *producer.also)
+        for row in getattr(producer.writing, attribute)
+    )
+
+
+WRITTEN = _rows_of_writers("rows")
 """The schemes that are written; the first row of a scheme is its default."""
+
+WRITTEN_DYNAMIC = _rows_of_writers("dynamic")
+"""Those that are also written with inputs that are quantized while the model runs."""
 
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
 """Producers that state a scheme for each module."""
@@ -188,6 +197,16 @@ def undecodable_section(method: str, section: Mapping[str, Any]) -> str | None:
         if method in configuration.readers and configuration.undecodable is not None:
             return configuration.undecodable(section)
     return None
+
+
+def quantizes_inputs(method: str, section: Mapping[str, Any]) -> bool:
+    """Return True if a section of a method states that inputs are quantized as the model runs."""
+    configurations = (row.configuration for row in PRODUCERS)
+    return any(
+        row.quantizes_inputs is not None and row.quantizes_inputs(section)
+        for row in configurations
+        if method in row.readers
+    )
 
 
 def file_section(name: str, config: Mapping[str, Any]) -> Section | None:
