@@ -284,15 +284,29 @@ def of_experts(loading: Loading) -> str:
     return ", ".join(f"`{name}`" for name in loading.experts)
 
 
+def with_dynamic_inputs(loading: Loading) -> str:
+    """Which schemes a consumer loads with inputs that are quantized while it runs."""
+    names = ", ".join(f"`{name}`" for name in loading.dynamic) or "none"
+    alone = ", ".join(f"`{name}`" for name in loading.only_dynamic)
+    return f"{names}; {alone} only so" if alone else names
+
+
 def consumers() -> str:
     """Markdown: one line for each consumer and producer."""
-    lines = ["| `--for` | `--recipe` | schemes | of experts | by |", "|---|---|---|---|---|"]
+    heads = ("`--for`", "`--recipe`", "schemes", "of experts", "with `--inputs dynamic`", "by")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for consumer in quantization.consumers():
         for loading in consumer.loads:
             is_cited = loading.source.startswith("https://")
             target = loading.source if is_cited else f"../../../{loading.source}"
             names = ", ".join(f"`{name}`" for name in loading.schemes) or "none"
-            cells = (f"`{consumer.name}`", f"`{loading.recipe}`", names, of_experts(loading))
+            cells = (
+                f"`{consumer.name}`",
+                f"`{loading.recipe}`",
+                names,
+                of_experts(loading),
+                with_dynamic_inputs(loading),
+            )
             how = f"[its source]({target})" if is_cited else f"[a test]({target})"
             lines.append(f"| {' | '.join(cells)} | {how} |")
     return "\n".join(lines) + "\n"

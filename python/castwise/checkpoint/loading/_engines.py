@@ -483,9 +483,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
 
 
 _BY_METHOD: Mapping[str, Callable[[View, _Engine, Mapping[str, Any]], Iterator[LoadingProblem]]] = {
-    _CT: lambda view, engine, section: _problems(
-        view, _CompressedTensors(engine, section)
-    ),
+    _CT: lambda view, engine, section: _problems(view, _CompressedTensors(engine, section)),
     "fp8": lambda view, engine, section: _problems(view, _Float8(engine, section)),
     "mxfp4": lambda view, _engine, _section: _mxfp4(view),
     "modelopt": lambda view, engine, section: _problems(

@@ -232,6 +232,7 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str) -> Written:
     """
     rows = [row for row in (*WRITTEN, *WRITTEN_DYNAMIC) if row.inputs == inputs]
     fitting = [row for row in rows if row.scheme == scheme]
+    fitting.sort(key=lambda row: recipes().index(row.recipe))
     row = next((row for row in fitting if recipe in {None, row.recipe}), None)
     if row is not None:
         return row

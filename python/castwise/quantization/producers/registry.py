@@ -5,7 +5,7 @@ A new producer is a module beside this one, and its name in the tuples here that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from castwise.quantization.producers.mistral import MISTRAL
 from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.names import tail
-from castwise.quantization.producers.producer import Producer, Section, Written
+from castwise.quantization.producers.producer import Producer, Section, Writing, Written
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
 from castwise.quantization.producers.stated import (
@@ -54,19 +54,19 @@ decoder_of_type = block_decoder  # of the types that have no layout
 _WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
 
 
-def _rows_of_writers(attribute: str) -> tuple[Written, ...]:
+def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Written, ...]:
     return tuple(
         replace(row, recipe=name)
         for producer in _WRITERS
         for name in (producer.name, *producer.also)
-        for row in getattr(producer.writing, attribute)
+        for row in rows_of(producer.writing)
     )
 
 
-WRITTEN = _rows_of_writers("rows")
+WRITTEN = _with_recipes(lambda writing: writing.rows)
 """The schemes that are written; the first row of a scheme is its default."""
 
-WRITTEN_DYNAMIC = _rows_of_writers("dynamic")
+WRITTEN_DYNAMIC = _with_recipes(lambda writing: writing.dynamic)
 """Those that are also written with inputs that are quantized while the model runs."""
 
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
