@@ -275,3 +275,48 @@ def test_who_loads_them(tmp_path: Path, scheme: str, consumer: Any, loads: bool)
     checkpoint.quantize_file(source, tmp_path / "out", scheme, recipe=CT, inputs="dynamic")
     check = checkpoint.verify_loading(tmp_path / "out", consumer)
     assert check.loads is loads, check.problems
+
+
+@pytest.mark.parametrize("scheme", ["fp8_channel", "mxfp8_e4m3"])
+def test_transcoding_states_them_as_quantizing_does(
+    tmp_path: Path, model: Path, scheme: str
+) -> None:
+    stored, out, wanted = (tmp_path / name for name in ("stored", "out", "wanted"))
+    checkpoint.quantize_file(model, stored, scheme, recipe="modelopt")
+    checkpoint.transcode_file(stored, out, CT, inputs="dynamic")
+    checkpoint.quantize_file(model, wanted, scheme, recipe=CT, inputs="dynamic")
+    assert section_of(out) == section_of(wanted)
+    assert checkpoint.verify(stored, out, arithmetic="exact").equal
+    checkpoint.transcode_file(out, tmp_path / "back", "modelopt", inputs="dynamic")
+    assert section_of(tmp_path / "back") == section_of(stored)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "recipe", "to", "inputs", "text"),
+    [
+        ("nvfp4", "modelopt", CT, "dynamic", f"of {CT} does not state that inputs of nvfp4"),
+        ("fp8_channel", CT, "modelopt", "none", "inputs of fp8_channel are not quantized"),
+        ("mxfp4", CT, "gguf", "dynamic", "a checkpoint of gguf states no inputs; leave it out"),
+        ("fp8_channel", "modelopt", CT, "static", "is not valid; use none or dynamic"),
+    ],
+)
+def test_what_no_form_states_is_refused(  # noqa: PLR0917
+    tmp_path: Path, model: Path, scheme: str, recipe: Any, to: Any, inputs: Any, text: str
+) -> None:
+    checkpoint.quantize_file(model, tmp_path / "stored", scheme, recipe=recipe)
+    with pytest.raises(CheckpointError, match=f"inputs '{inputs}'.* {text}|{text}"):
+        checkpoint.transcode_file(tmp_path / "stored", tmp_path / "out", to, inputs=inputs)
+    assert not (tmp_path / "out").exists()
+
+
+def test_constant_scales_are_no_other_inputs(tmp_path: Path, model: Path) -> None:
+    """Scales of inputs that are stored state themselves what inputs are."""
+    stored = tmp_path / "stored.safetensors"
+    checkpoint.quantize_file(model, stored, "fp8_tensor", recipe="modelopt")
+    tensors = checkpoint.load(stored)
+    for name in [name for name in tensors if name.endswith(".weight_scale")]:
+        tensors[name.replace("weight_scale", "input_scale")] = np.array(2, np.float32)
+    metadata = checkpoint.inspect(stored).metadata
+    checkpoint.save(stored, tensors, metadata=metadata, overwrite=True)
+    with pytest.raises(CheckpointError, match=r"inputs 'none': it has scales of inputs, which are"):
+        checkpoint.transcode_file(stored, tmp_path / "out.safetensors", CT, inputs="none")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from typing import get_args
 
 from castwise._core import finfo
+from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.loading.check import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
@@ -223,6 +225,15 @@ def written_row(scheme: object, recipe: str | None, inputs: str | None = None) -
         f"checkpoints of {scheme_name} "
         f"are written as by {', '.join(rows)}{hint}"
     )
+
+
+def checked_inputs(value: object) -> str | None:
+    """Return what is to be stated of inputs."""
+    if value is not None and value not in get_args(Inputs):
+        raise CheckpointError(
+            f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
+        )
+    return None if value is None else str(value)
 
 
 def _row_with_inputs(scheme: str, recipe: str | None, inputs: str) -> Written:

@@ -108,6 +108,15 @@ def check_fields(options: Request | Run) -> None:
             check_switch(each.name, value)
 
 
+_INPUTS = OptionDescription(
+    comment='What is stated of the inputs of the quantized layers. "dynamic": they are quantized '
+    "while the model runs, as the producer's preset of that scheme has it, so that engines "
+    'multiply codes by codes. "none": they are not, and engines decode the weights. By default '
+    "what the producer states without data, or, of a quantization, what the consumer needs.",
+    choices=Inputs,
+    help="what is stated of inputs: quantized while the model runs (dynamic), or not (none); "
+    "default: what the recipe states without data, or the consumer needs",
+)
 _ARCHITECTURE = OptionDescription(
     comment="A file with what the parameters of the model are, where castwise does not know the "
     "class or the type that `config.json` states. A cast takes it with the name of a map.",
@@ -555,16 +564,7 @@ class Quantize(Request):
         parse="block",
         help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
     )
-    inputs: Inputs | None = option(
-        default=None,
-        comment='What is stated of the inputs of the quantized layers. "dynamic": they are '
-        "quantized while the model runs, as the producer's preset of that scheme has it, so that "
-        'engines multiply codes by codes. "none": they are not, and engines decode the weights. '
-        "By default what the recipe states without data, or what the consumer needs.",
-        choices=Inputs,
-        help="what is stated of inputs: quantized while the model runs (dynamic), or not (none); "
-        "default: what the recipe states without data, or the consumer needs",
-    )
+    inputs: Inputs | None = option(default=None, description=_INPUTS)
     dtype_map: MapArgument | None = option(
         default=None,
         comment="As in `cast_file`, a mapping of regular expressions, its file, or the name of a "
@@ -753,6 +753,7 @@ class Transcode(Request):
         metavar="S",
         help="another scheme to hold the values: {choices}",
     )
+    inputs: Inputs | None = option(default=None, description=_INPUTS)
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
     @property

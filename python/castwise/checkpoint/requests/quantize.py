@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from castwise._numbers import is_integer
-from castwise._options import Inputs
 from castwise.arrays.dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.paths import checked_path
@@ -18,6 +17,7 @@ from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.written_schemes import (
+    checked_inputs,
     consumer_named,
     is_scheme,
     recipe_for,
@@ -75,7 +75,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     producer: object = request.recipe
     if producer is not None and not isinstance(producer, str):
         raise TypeError(f"recipe must be the name of a producer, not {producer!r}")
-    inputs = _checked_inputs(request.inputs)
+    inputs = checked_inputs(request.inputs)
     reader = None if request.consumer is None else consumer_named(request.consumer)
     if reader is not None:
         producer = recipe_for(reader, names, producer, inputs)
@@ -99,15 +99,6 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     for name in names:
         encode.encoding(name)
     return encode
-
-
-def _checked_inputs(value: object) -> str | None:
-    """Return what is to be stated of inputs."""
-    if value is not None and value not in get_args(Inputs):
-        raise CheckpointError(
-            f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
-        )
-    return None if value is None else str(value)
 
 
 def checked_embeddings(value: object, consumer: object) -> bool:
