@@ -284,16 +284,26 @@ def of_experts(loading: Loading) -> str:
     return ", ".join(f"`{name}`" for name in loading.experts)
 
 
-def with_dynamic_inputs(loading: Loading) -> str:
-    """Which schemes a consumer loads with inputs that are quantized while it runs."""
-    names = ", ".join(f"`{name}`" for name in loading.dynamic) or "none"
-    alone = ", ".join(f"`{name}`" for name in loading.only_dynamic)
-    return f"{names}; {alone} only so" if alone else names
+def with_inputs(loading: Loading) -> str:
+    """Which schemes a consumer loads with inputs that are quantized."""
+    dynamic, alone, constant = (
+        ", ".join(f"`{name}`" for name in names)
+        for names in (loading.dynamic, loading.only_dynamic, loading.constant)
+    )
+    parts = [f"{alone} only so"] * bool(alone) + [f"with a scale {constant}"] * bool(constant)
+    return "; ".join([*([dynamic] if dynamic else []), *parts]) or "none"
 
 
 def consumers() -> str:
     """Markdown: one line for each consumer and producer."""
-    heads = ("`--for`", "`--recipe`", "schemes", "of experts", "with `--inputs dynamic`", "by")
+    heads = (
+        "`--for`",
+        "`--recipe`",
+        "schemes",
+        "of experts",
+        "with `--inputs dynamic`, or a scale",
+        "by",
+    )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for consumer in quantization.consumers():
         for loading in consumer.loads:
@@ -305,7 +315,7 @@ def consumers() -> str:
                 f"`{loading.recipe}`",
                 names,
                 of_experts(loading),
-                with_dynamic_inputs(loading),
+                with_inputs(loading),
             )
             how = f"[its source]({target})" if is_cited else f"[a test]({target})"
             lines.append(f"| {' | '.join(cells)} | {how} |")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from castwise.quantization import Quantization, consumers
-from castwise.quantization.producers.registry import WRITTEN, WRITTEN_DYNAMIC
+from castwise.quantization.producers.registry import WRITTEN, WRITTEN_WITH_INPUTS
 from castwise.quantization.weights.recognition import recognize
+from checkpoint_samples import assert_same
 from small_llama import DOWN, GATE, KEPT, OUT, WEIGHTS, Q, weight, write
 
 CT = "compressed-tensors"
-SCHEMES = [row.scheme for row in WRITTEN_DYNAMIC]
+SCHEMES = [row.scheme for row in WRITTEN_WITH_INPUTS if row.inputs == "dynamic"]
 OF_TOKENS = {"dynamic": True, "strategy": "token", "group_size": None, "symmetric": True}
 
 
@@ -118,7 +120,15 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("fp8_channel", {"inputs": "none", "recipe": "modelopt"}, "fp8_channel are not quantized"),
     ("fp8_tensor", {"inputs": "none", "recipe": "comfy"}, "comfy does not state that inputs"),
     ("fp8_channel", {"inputs": "static"}, "is not valid; use none or dynamic"),
-    ("fp8_channel", {"inputs": 1.0}, "is not valid; use none or dynamic"),
+    ("fp8_channel", {"inputs": 1.0}, "are quantized with a constant scale; leave it out, or use"),
+    ("nvfp4", {"inputs": 0}, "inputs 0 is not valid; use none, dynamic, or a scale from"),
+    ("nvfp4", {"inputs": -1.0}, "is not valid; use none, dynamic, or a scale from"),
+    ("nvfp4", {"inputs": math.nan}, "inputs nan is not valid"),
+    ("nvfp4", {"inputs": math.inf}, "inputs inf is not valid"),
+    ("nvfp4", {"inputs": 1e-39}, "is not valid; use none, dynamic, or a scale from"),
+    ("nvfp4", {"inputs": True}, "inputs True is not valid"),
+    ("nvfp4", {"inputs": 1.0, "recipe": "mlx"}, rf"another recipe \({CT}, modelopt\)"),
+    ("nvfp4", {"inputs": 1.0, "consumer": "mlx-lm"}, "does not load nvfp4 with inputs=1.0; it"),
     ("fp8_block", {"inputs": "dynamic", "recipe": CT, "block": (64, 64)}, "64x64 .* use 128x128"),
     ("int4_group", {"inputs": "dynamic", "block": 32}, "1x32 is not one of .* use 1x128"),
     ("int8_group", {"inputs": "dynamic", "consumer": "vllm"}, "vllm' does not load int8_group"),
@@ -139,11 +149,59 @@ def test_what_nobody_can_state_is_refused(
 
 def test_the_command(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["quantize", str(model), str(tmp_path / "out"), "--quiet", "--scheme"]
+    with pytest.raises(SystemExit):
+        main([*words, "nvfp4", "--inputs", "static"])
+    assert "'static' is neither none, dynamic nor a scale" in capsys.readouterr().err
+    assert main([*words, "fp8_tensor", "--inputs", "0.5"]) == 0
+    assert section_of(tmp_path / "out")["quant_algo"] == "FP8"
+    words.insert(1, "--overwrite")
     assert main([*words, "nvfp4", "--inputs", "dynamic"]) == 2
     assert "--inputs dynamic: a checkpoint does not state that" in capsys.readouterr().err
     assert main([*words, "fp8_channel", "--inputs", "dynamic"]) == 0
     assert main(["inspect", str(tmp_path / "out")]) == 0
     assert "\n  inputs are quantized while the model runs\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scheme", "part", "value"),
+    [
+        (CT, "nvfp4", "input_global_scale", np.array([4], np.float32)),
+        ("modelopt", "nvfp4", "input_scale", np.array(0.25, np.float32)),
+        ("modelopt", "fp8_tensor", "input_scale", np.array(0.25, np.float32)),
+    ],
+)
+def test_a_constant_scale_is_stored_beside_each_weight(  # noqa: PLR0917
+    tmp_path: Path, model: Path, recipe: Any, scheme: Any, part: str, value: Any
+) -> None:
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    checkpoint.quantize_file(model, plain, scheme, recipe=recipe)
+    checkpoint.quantize_file(model, out, scheme, recipe=recipe, inputs=0.25)
+    tensors, without = checkpoint.load(out), checkpoint.load(plain)
+    for name in WEIGHTS:
+        assert_same(tensors.pop(name.removesuffix("weight") + part), value)
+    assert {*tensors} == {*without}
+    for name, array in without.items():
+        assert_same(tensors[name], array)
+    assert checkpoint.verify(plain, out).equal
+    (stated,) = section_of(out)["config_groups"].values()
+    is_local = "local" if recipe == CT else False
+    assert stated["input_activations"] == {**stated["weights"], "dynamic": is_local}
+    found = checkpoint.inspect(out).quantization
+    assert found is not None
+    assert not found.orphans
+    assert {len(one.activations) for one in found.weights} == {1}
+
+
+def test_a_constant_scale_goes_to_the_other_producer(tmp_path: Path, model: Path) -> None:
+    stored, out, wanted = (tmp_path / name for name in ("stored", "out", "wanted"))
+    checkpoint.quantize_file(model, stored, "nvfp4", recipe="modelopt", inputs=0.5)
+    checkpoint.transcode_file(stored, out, CT)
+    checkpoint.quantize_file(model, wanted, "nvfp4", recipe=CT, inputs=0.5)
+    assert section_of(out) == section_of(wanted)
+    tensors = checkpoint.load(out)
+    for name, array in checkpoint.load(wanted).items():
+        if "input" in name:
+            assert_same(tensors[name], array)
 
 
 @pytest.mark.parametrize("consumer", ["vllm", "sglang"])
@@ -162,17 +220,16 @@ def test_a_consumer_that_loads_a_scheme_only_so(
     assert (first["input_activations"], second["input_activations"]["dynamic"]) == (None, True)
 
 
-def test_a_table_of_what_is_written() -> None:
-    rows = {(row.recipe, row.scheme) for row in (*WRITTEN, *WRITTEN_DYNAMIC) if row.inputs != ""}
-    dynamic = {
-        (row.recipe, row.scheme) for row in (*WRITTEN, *WRITTEN_DYNAMIC) if row.inputs == "dynamic"
-    }
+def test_the_table_of_consumers_has_what_is_written() -> None:
+    written = {(row.recipe, row.scheme, row.inputs) for row in (*WRITTEN, *WRITTEN_WITH_INPUTS)}
     for consumer in consumers():
         for loading in consumer.loads:
-            assert {(loading.recipe, name) for name in loading.dynamic} <= dynamic
+            for kind in ("dynamic", "constant"):
+                names = getattr(loading, kind)
+                assert {(loading.recipe, name, kind) for name in names} <= written
             assert {*loading.only_dynamic} <= {*loading.dynamic} <= {*loading.schemes}
-            for name in loading.only_dynamic:
-                assert (loading.recipe, name) in rows
+            assert loading.with_inputs(1.0) == loading.constant
+            assert not {*loading.with_inputs("none")} & {*loading.only_dynamic}
 
 
 def found(section: dict[str, Any]) -> Quantization:

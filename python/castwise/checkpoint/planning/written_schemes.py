@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import get_args
 
 from castwise._core import finfo
+from castwise._numbers import is_real
 from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.loading.check import loads_by_default
@@ -18,7 +20,7 @@ from castwise.quantization.producers.registry import (
     CONVERTED_TO,
     SEVERAL,
     WRITTEN,
-    WRITTEN_DYNAMIC,
+    WRITTEN_WITH_INPUTS,
     find_recipe,
     known_recipe,
 )
@@ -122,7 +124,10 @@ def consumer_named(name: object) -> Consumer:
 
 
 def recipe_for(
-    consumer: Consumer, names: Sequence[str], recipe: str | None, inputs: str | None = None
+    consumer: Consumer,
+    names: Sequence[str],
+    recipe: str | None,
+    inputs: str | float | None = None,
 ) -> str:
     """Return the producer whose checkpoints of some schemes a consumer loads.
 
@@ -192,6 +197,10 @@ def loading_warning(
     return None
 
 
+# That and its reciprocal are normal numbers of float32.
+_LEAST_SCALE = 2.0**-126
+
+
 @cache
 def _names() -> frozenset[str]:
     return frozenset(scheme.name for scheme in schemes())
@@ -202,7 +211,7 @@ def is_scheme(name: object) -> bool:
     return isinstance(name, str) and name in _names()
 
 
-def written_row(scheme: object, recipe: str | None, inputs: str | None = None) -> Written:
+def written_row(scheme: object, recipe: str | None, inputs: str | float | None = None) -> Written:
     """Return the row of a scheme and a producer, by default the first of the scheme.
 
     `inputs` is what it states of inputs; None for what its producer states by default.
@@ -228,7 +237,7 @@ def written_row(scheme: object, recipe: str | None, inputs: str | None = None) -
 
 
 def checked_inputs(value: object) -> str | None:
-    """Return what is to be stated of inputs."""
+    """Return what is to be stated of inputs without a scale."""
     if value is not None and value not in get_args(Inputs):
         raise CheckpointError(
             f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
@@ -236,12 +245,26 @@ def checked_inputs(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _row_with_inputs(scheme: str, recipe: str | None, inputs: str) -> Written:
+def checked_inputs_or_scale(value: object) -> str | float | None:
+    """Return what is to be stated of inputs, or a constant scale of them."""
+    if isinstance(value, str) or value is None:
+        return checked_inputs(value)
+    number = float(value) if is_real(value) else math.nan
+    if not _LEAST_SCALE <= number <= 1 / _LEAST_SCALE:
+        raise CheckpointError(
+            f"{given('inputs', value)} is not valid; use {', '.join(get_args(Inputs))}, or a "
+            f"scale from {_LEAST_SCALE:.3g} to {1 / _LEAST_SCALE:.3g}"
+        )
+    return number
+
+
+def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Written:
     """Return the row of a scheme, by default the first, that states inputs so.
 
     CheckpointError: there is none.
     """
-    rows = [row for row in (*WRITTEN, *WRITTEN_DYNAMIC) if row.inputs == inputs]
+    kind = inputs if isinstance(inputs, str) else "constant"
+    rows = [row for row in (*WRITTEN, *WRITTEN_WITH_INPUTS) if row.inputs == kind]
     fitting = [row for row in rows if row.scheme == scheme]
     fitting.sort(key=lambda row: recipes().index(row.recipe))
     row = next((row for row in fitting if recipe in {None, row.recipe}), None)
@@ -253,7 +276,11 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str) -> Written:
         remedies.append(f"use another scheme ({', '.join(others)})")
     if fitting:
         remedies.append(f"use another recipe ({', '.join(row.recipe for row in fitting)})")
-    state = "quantized while the model runs" if inputs == "dynamic" else "not quantized"
+    state = {
+        "none": "not quantized",
+        "dynamic": "quantized while the model runs",
+        "constant": "quantized with a constant scale",
+    }[kind]
     raise CheckpointError(
         f"{given('inputs', inputs)}: a checkpoint {f'of {recipe} ' if recipe else ''}does not "
         f"state that inputs of {scheme} are {state}; {', or '.join(remedies)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from castwise._options import (
@@ -564,7 +564,20 @@ class Quantize(Request):
         parse="block",
         help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
     )
-    inputs: Inputs | None = option(default=None, description=_INPUTS)
+    inputs: Inputs | float | None = option(
+        default=None,
+        description=replace(
+            _INPUTS,
+            comment=f"{_INPUTS.comment} A number is a constant scale, by which codes of inputs are "
+            "multiplied; it is stored beside each weight of NVFP4, and of FP8 by tensor as "
+            "ModelOpt has it.",
+            metavar="none|dynamic|SCALE",
+            parse="inputs",
+            help="what is stated of inputs: quantized while the model runs (dynamic), by a "
+            "constant SCALE, or not (none); default: what the recipe states without data, or the "
+            "consumer needs",
+        ),
+    )
     dtype_map: MapArgument | None = option(
         default=None,
         comment="As in `cast_file`, a mapping of regular expressions, its file, or the name of a "

@@ -17,7 +17,7 @@ from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.written_schemes import (
-    checked_inputs,
+    checked_inputs_or_scale,
     consumer_named,
     is_scheme,
     recipe_for,
@@ -75,7 +75,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     producer: object = request.recipe
     if producer is not None and not isinstance(producer, str):
         raise TypeError(f"recipe must be the name of a producer, not {producer!r}")
-    inputs = checked_inputs(request.inputs)
+    inputs = checked_inputs_or_scale(request.inputs)
     reader = None if request.consumer is None else consumer_named(request.consumer)
     if reader is not None:
         producer = recipe_for(reader, names, producer, inputs)

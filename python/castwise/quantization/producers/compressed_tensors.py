@@ -304,7 +304,7 @@ def _arguments_of_inputs(encoding: Encoding, *, is_scaled: bool) -> dict[str, An
     Where scales are, it is as of weights; of NVFP4 only the scale of the scales is stored.
     """
     row, arguments = encoding.written, _arguments_of_weights(encoding)
-    if is_scaled:
+    if is_scaled or row.inputs == "constant":
         return {**arguments, "dynamic": "local" if row.row.global_scale else False}
     if row.inputs == "dynamic":
         arguments |= {"block_structure": None, "dynamic": True}
@@ -387,7 +387,10 @@ COMPRESSED_TENSORS = Producer(
     ),
     writing=Writing(
         rows=_WRITTEN,
-        dynamic=tuple(replace(row, inputs="dynamic") for row in _WRITTEN_DYNAMIC),
+        with_inputs=(
+            *(replace(row, inputs="dynamic") for row in _WRITTEN_DYNAMIC),
+            Written("nvfp4", "nvfp4-pack-quantized", shares=True, inputs="constant"),
+        ),
         write=_write,
         states_several=True,
         is_loaded=True,

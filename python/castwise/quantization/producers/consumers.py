@@ -53,6 +53,8 @@ class Loading:
         quantized while the model runs.
     only_dynamic : tuple of str
         Those of these that it loads nowhere else.
+    constant : tuple of str
+        Those of linear layers that it loads beside constant scales of inputs.
     plain : tuple of str
         What is in the names of modules that it never quantizes, whatever a configuration states.
     source : str
@@ -70,6 +72,7 @@ class Loading:
     plain: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     only_dynamic: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
 
     __repr__ = brief_fields
 
@@ -78,12 +81,12 @@ class Loading:
         """The schemes of any weights, each once."""
         return tuple(dict.fromkeys((*self.schemes, *self.experts, *self.stacks)))
 
-    def with_inputs(self, inputs: str | None) -> tuple[str, ...]:
+    def with_inputs(self, inputs: str | float | None) -> tuple[str, ...]:
         """Return the schemes that it loads with such a statement of inputs, None for any."""
         if inputs is None:
             return self.all_schemes
-        if inputs == "dynamic":
-            return self.dynamic
+        if inputs != "none":
+            return self.dynamic if inputs == "dynamic" else self.constant
         return tuple(name for name in self.all_schemes if name not in self.only_dynamic)
 
     def holds(self, scheme: str, *, is_expert: bool, is_stack: bool = False) -> bool:
@@ -130,6 +133,7 @@ _CONSUMERS = (
                 alike="model",
                 keeps_experts=False,
                 dynamic=(*_DYNAMIC, "int4_group", *_MX, "mxfp6_e2m3"),
+                constant=("nvfp4",),
             ),
             Loading("deepseek", _BLOCK, _BLOCK, _TESTED_LIVE, dynamic=_BLOCK),
             Loading("gpt-oss", (), (), _TESTED_LIVE, alike="model", stacks=("mxfp4",)),
@@ -148,6 +152,7 @@ _CONSUMERS = (
                 # Else `CompressedTensorsW8A16Fp8` asserts that `is_static_input_scheme`, which is
                 # None, is False.
                 only_dynamic=_BLOCK,
+                constant=("nvfp4",),
             ),
             Loading(
                 "modelopt",
@@ -157,6 +162,7 @@ _CONSUMERS = (
                 alike="layer",
                 plain=("vision_tower", "vision_model", "vit_large_projector"),
                 dynamic=("fp8_channel", "mxfp8_e4m3"),
+                constant=("fp8_tensor", "nvfp4"),
             ),
             Loading("deepseek", _BLOCK, _BLOCK, f"{_VLLM}fp8.py", alike="layer", dynamic=_BLOCK),
             Loading("gpt-oss", (), (), f"{_VLLM}mxfp4.py", alike="model", stacks=("mxfp4",)),
@@ -174,6 +180,7 @@ _CONSUMERS = (
                 dynamic=_DYNAMIC,
                 # `CompressedTensorsW8A16Fp8` has no weights in blocks.
                 only_dynamic=_BLOCK,
+                constant=("nvfp4",),
             ),
             Loading("modelopt", ("nvfp4",), (), f"{_SGLANG}modelopt_quant.py"),
             Loading("deepseek", _BLOCK, _BLOCK, f"{_SGLANG}fp8.py", alike="layer", dynamic=_BLOCK),
@@ -190,6 +197,7 @@ _CONSUMERS = (
                 f"{_TENSORRT_LLM}ed53795b33fc139493f762a1c6c53f691cf52d38/tensorrt_llm/_torch/"
                 "modules/linear.py",
                 dynamic=("fp8_channel",),
+                constant=("fp8_tensor",),
             ),
             Loading(
                 "deepseek",

@@ -110,6 +110,11 @@ _WRITTEN = (
     Written("int4_group", "W4A16_AWQ", tile=(2, 1), step=2),
 )
 
+_WRITTEN_WITH_INPUTS = (
+    Written("nvfp4", "NVFP4", shares=True, inputs="constant"),
+    Written("fp8_tensor", "FP8", inputs="constant"),
+)
+
 _DYNAMIC = frozenset(row.code for row in _WRITTEN if row.inputs == "dynamic")
 
 _WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
@@ -219,15 +224,16 @@ def _write(modules: EncodedModules) -> Statements:
     if min(encoding.block) > 1:  # which it does not state itself, so that nobody can read its files
         group = {"weight_block_size": list(encoding.block)}
     producer = {"name": _NAME, "version": f"castwise {__version__}"}
+    has_inputs = modules.inputs or encoding.written.inputs == "constant"
     code = (
         _WITH_INPUTS.get(encoding.written.code, encoding.written.code)
-        if modules.inputs
+        if has_inputs
         else encoding.written.code
     )
     algorithm = {"quant_algo": code, _CACHE_KEY: None, **group, **_ALSO.get(code, {})}
     kind = "int" if encoding.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
-    arguments = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
+    arguments = {"weights": weights, **({"input_activations": weights} if has_inputs else {})}
     file = {
         "producer": producer,
         "quantization": {**algorithm, "exclude_modules": list(modules.plain)},
@@ -299,6 +305,11 @@ MODELOPT = Producer(
         file_section=_file_section,
         quantizes_inputs=_quantizes_inputs,
     ),
-    writing=Writing(rows=_WRITTEN, write=_write, loading_warning=_LOADING_WARNING),
+    writing=Writing(
+        rows=_WRITTEN,
+        with_inputs=_WRITTEN_WITH_INPUTS,
+        write=_write,
+        loading_warning=_LOADING_WARNING,
+    ),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=(*_FORMS, MXFP4_TO_NVFP4)),
 )

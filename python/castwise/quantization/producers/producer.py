@@ -46,9 +46,9 @@ class Written:
     square: bool = False  # blocks have as many rows as columns
     only_named: bool = False  # a weight must be named so, since its parts are named in its place
     as_groups: bool = False  # channels are stored as groups of one row each
-    # What is stated of inputs: that they stay as they are, or are quantized while the model runs;
-    # "" if nothing is, or a constant scale that nobody knows without data.
-    inputs: Literal["", "none", "dynamic"] = "none"
+    # What is stated of inputs: that they stay as they are, are quantized while the model runs, or
+    # by a constant scale that is stored; "" if nothing is, or a scale that is not stored.
+    inputs: Literal["", "none", "dynamic", "constant"] = "none"
     only_default: bool = False  # no other block than the default is stated so
     recipe: str = ""  # the producer, which the registry fills in
 
@@ -66,6 +66,8 @@ class Encoding:
     block: tuple[int, int]  # rows and columns that share a scale
     symmetric: bool = True  # false for integers with zero points
     has_index: bool = False  # true if an index says in which group each column is
+    # The constant by which codes of inputs are multiplied; None if none is stored.
+    input_scale: float | None = None
 
     @property
     def bits(self) -> int:
@@ -158,8 +160,8 @@ class Writing:
     """What castwise writes as a producer does."""
 
     rows: tuple[Written, ...] = ()  # the schemes of the checkpoints that castwise writes as it does
-    # Those that it also states with inputs that are quantized while the model runs.
-    dynamic: tuple[Written, ...] = ()
+    # Those that it also states with inputs that are quantized.
+    with_inputs: tuple[Written, ...] = ()
     write: StatementWriter | None = None  # writes what states them
     # Why transformers does not run what is written, and what does.
     loading_warning: str | None = None

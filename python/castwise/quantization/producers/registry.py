@@ -66,8 +66,8 @@ def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Wr
 WRITTEN = _with_recipes(lambda writing: writing.rows)
 """The schemes that are written; the first row of a scheme is its default."""
 
-WRITTEN_DYNAMIC = _with_recipes(lambda writing: writing.dynamic)
-"""Those that are also written with inputs that are quantized while the model runs."""
+WRITTEN_WITH_INPUTS = _with_recipes(lambda writing: writing.with_inputs)
+"""Those that are also written with inputs that are quantized."""
 
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
 """Producers that state a scheme for each module."""

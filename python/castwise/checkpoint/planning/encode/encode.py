@@ -72,7 +72,7 @@ class Encode:
     consumer: str | None = None  # who is to load the result; None if nobody says it
     embeddings: bool = False  # quantize embeddings and heads as linear layers, which stay otherwise
     # What is to be stated of inputs; None for what the recipe states, or the consumer needs
-    inputs: str | None = None
+    inputs: str | float | None = None
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
 
@@ -86,7 +86,8 @@ class Encode:
         """Return how a scheme is stored."""
         inputs = self.inputs or needed_inputs(self.consumer, self.recipe, scheme)
         row = written_row(scheme, self.recipe, inputs)
-        return encoding(row, self.block if scheme == self.scheme else None)
+        form = encoding(row, self.block if scheme == self.scheme else None)
+        return form if isinstance(inputs, str | None) else replace(form, input_scale=inputs)
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:

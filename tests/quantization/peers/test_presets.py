@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from castwise import checkpoint
-from castwise.quantization.producers.registry import WRITTEN_DYNAMIC
+from castwise.quantization.producers.registry import WRITTEN_WITH_INPUTS
 from producer_libraries import llama
 
 CT = "compressed-tensors"
@@ -56,8 +56,8 @@ def with_preset(preset: str, scheme_format: str) -> Any:
 
 
 def test_each_scheme_has_its_preset() -> None:
-    assert {row.scheme for row in WRITTEN_DYNAMIC} == {*PRESETS}
-    assert {row.recipe for row in WRITTEN_DYNAMIC} == {CT}
+    rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == "dynamic"]
+    assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in PRESETS}
 
 
 @pytest.mark.parametrize("scheme", PRESETS)
@@ -76,25 +76,49 @@ def test_the_configuration_is_that_of_the_preset(tmp_path: Path, plain: Path, sc
         assert section["format"] == infer_module_format(torch.nn.Linear, group).value
 
 
-@pytest.mark.parametrize("scheme", PRESETS)
-def test_transformers_quantizes_the_inputs(tmp_path: Path, plain: Path, scheme: str) -> None:
-    """It computes what it does with the decoded weights and the preset's inputs, to the bit."""
+def logits_of_preset(decoded: Path, preset: str, scale: float | None) -> list[torch.Tensor]:
+    """Return what decoded weights give, without and with the preset's inputs."""
     from compressed_tensors.quantization import (  # noqa: PLC0415
         QuantizationStatus,
         apply_quantization_config,
     )
+
+    model = llama(decoded)
+    without = logits(model)
+    config = with_preset(preset, "dense")
+    for group in config.config_groups.values():
+        group.weights = None
+    config.quantization_status = QuantizationStatus.FROZEN
+    apply_quantization_config(model, config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("input_global_scale"):
+            parameter.data.fill_(scale)
+    return [without, logits(model)]
+
+
+@pytest.mark.parametrize("scheme", PRESETS)
+def test_transformers_quantizes_the_inputs(tmp_path: Path, plain: Path, scheme: str) -> None:
+    """It computes what it does with the decoded weights and the preset's inputs, to the bit."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     model, decoded = tmp_path / "model", tmp_path / "decoded"
     checkpoint.quantize_file(plain, model, scheme, recipe=CT, inputs="dynamic")
     checkpoint.dequantize_file(model, decoded)
     found = logits(AutoModelForCausalLM.from_pretrained(model))
-    peer = llama(decoded)
-    without = logits(peer)
-    config = with_preset(PRESETS[scheme], "dense")
-    for group in config.config_groups.values():
-        group.weights = None
-    config.quantization_status = QuantizationStatus.FROZEN
-    apply_quantization_config(peer, config)
-    assert torch.equal(found, logits(peer))
+    without, wanted = logits_of_preset(decoded, PRESETS[scheme], None)
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, without)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.03])
+def test_a_constant_scale_of_inputs(tmp_path: Path, plain: Path, scale: float) -> None:
+    """compressed-tensors divides by what it stores, so that is the reciprocal."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    model, decoded = tmp_path / "model", tmp_path / "decoded"
+    checkpoint.quantize_file(plain, model, "nvfp4", recipe=CT, inputs=scale)
+    checkpoint.dequantize_file(model, decoded)
+    found = logits(AutoModelForCausalLM.from_pretrained(model))
+    without, wanted = logits_of_preset(decoded, "NVFP4", 1 / scale)
+    assert torch.equal(found, wanted)
     assert not torch.equal(found, without)
