@@ -192,6 +192,20 @@ def test_a_constant_scale_is_stored_beside_each_weight(  # noqa: PLR0917
     assert {len(one.activations) for one in found.weights} == {1}
 
 
+def test_a_constant_scale_of_a_weight_of_another_name(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "model.safetensors", {"a.kernel": weight(64, 64)})
+    out, mapping = tmp_path / "out.safetensors", {r"a\.kernel": "nvfp4"}
+    checkpoint.quantize_file(
+        tmp_path / "model.safetensors", out, dtype_map=mapping, recipe="modelopt", inputs=2.0
+    )
+    parts = {"a.kernel", "a.kernel_scale", "a.kernel_scale_2", "a.input_scale"}
+    assert {*checkpoint.load(out)} == parts
+    found = checkpoint.inspect(out).quantization
+    assert found is not None
+    assert [one.activations for one in found.weights] == [["a.input_scale"]]
+    assert not found.orphans
+
+
 def test_a_constant_scale_goes_to_the_other_producer(tmp_path: Path, model: Path) -> None:
     stored, out, wanted = (tmp_path / name for name in ("stored", "out", "wanted"))
     checkpoint.quantize_file(model, stored, "nvfp4", recipe="modelopt", inputs=0.5)

@@ -33,6 +33,7 @@ from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
 from castwise.quantization.arrays.views import views_of
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import find_recipe
 from castwise.text.wording import argument
@@ -139,7 +140,7 @@ class EncodedWeight:
             return f"{name}_{key}"
         if name.endswith(suffix):
             return name.removesuffix(suffix) + key
-        return name + key.removeprefix(suffix)
+        return name + key.removeprefix(suffix) if key.startswith(suffix) else name_part(key, name)
 
     def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[WeightSlab]:
         """List the slabs that make some parts; the first has what does not depend on rows, too."""
