@@ -391,3 +391,12 @@ def test_constant_scales_are_no_other_inputs(tmp_path: Path, model: Path) -> Non
     checkpoint.save(stored, tensors, metadata=metadata, overwrite=True)
     with pytest.raises(CheckpointError, match=r"inputs 'none': it has scales of inputs, which are"):
         checkpoint.transcode_file(stored, tmp_path / "out.safetensors", CT, inputs="none")
+
+
+def test_a_statement_that_no_tensor_is_stored_by(tmp_path: Path) -> None:
+    section = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    source = write(tmp_path / "model", quantization_config=section)
+    surveyed = {row.name for row in checkpoint.survey_file(source).tensors}
+    assert {*WEIGHTS} <= surveyed
+    checkpoint.dequantize_file(source, tmp_path / "out")
+    assert "quantization_config" not in (tmp_path / "out" / "config.json").read_text("utf-8")

@@ -112,10 +112,10 @@ _INPUTS = OptionDescription(
     comment='What is stated of the inputs of the quantized layers. "dynamic": they are quantized '
     "while the model runs, as the producer's preset of that scheme has it, so that engines "
     'multiply codes by codes. "none": they are not, and engines decode the weights. By default '
-    "what the producer states without data, or, of a quantization, what the consumer needs.",
+    "what the producer states without data.",
     choices=Inputs,
     help="what is stated of inputs: quantized while the model runs (dynamic), or not (none); "
-    "default: what the recipe states without data, or the consumer needs",
+    "default: what the recipe states without data",
 )
 _ARCHITECTURE = OptionDescription(
     comment="A file with what the parameters of the model are, where castwise does not know the "
@@ -568,9 +568,9 @@ class Quantize(Request):
         default=None,
         description=replace(
             _INPUTS,
-            comment=f"{_INPUTS.comment} A number is a constant scale, by which codes of inputs are "
-            "multiplied; it is stored beside each weight of NVFP4, and of FP8 by tensor as "
-            "ModelOpt has it.",
+            comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
+            "constant scale, by which codes of inputs are multiplied; it is stored beside each "
+            "weight of NVFP4, and of FP8 by tensor as ModelOpt has it.",
             metavar="none|dynamic|SCALE",
             parse="inputs",
             help="what is stated of inputs: quantized while the model runs (dynamic), by a "
