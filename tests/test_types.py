@@ -17,7 +17,7 @@ from castwise.checkpoint.results.report import FINDINGS
 from castwise.quantization import consumers, dequantize, pack, quantize, schemes
 from castwise.quantization.producers import schemes as stored_schemes
 from castwise.quantization.producers.gguf import GGUF
-from castwise.quantization.producers.registry import PRODUCERS
+from castwise.quantization.producers.registry import PRODUCERS, WRITTEN
 
 X = np.ones(2, np.float32)
 BLOCK = np.ones((2, 32), np.float32)
@@ -83,6 +83,7 @@ TABLES: dict[str, Callable[[], Collection[str]]] = {
     "TranscodedRecipe": written_schemes.form_names,
     "Variant": variants,
     "FindingKind": lambda: FINDINGS,
+    "Inputs": lambda: {row.inputs for row in WRITTEN} - {""},
 }
 """What each alias mirrors."""
 

@@ -139,6 +139,9 @@ TranscodedRecipe: TypeAlias = Literal[
 
 ScaleRule: TypeAlias = Literal["floor", "rceil", "ceil", "even", "ct"]
 Nonfinite: TypeAlias = Literal["raise", "nan"]
+Inputs: TypeAlias = Literal["none", "dynamic"]
+"""What checkpoints that are written state of the inputs of quantized layers."""
+
 FourOverSix: TypeAlias = Literal["mse", "mae", "abs_max"]
 Arithmetic: TypeAlias = Literal["peer", "exact"]
 Packing: TypeAlias = Literal["dense", "high-first", "padded", "awq", "halves-16", "halves-32"]

@@ -298,15 +298,39 @@ def of_experts(loading: Loading) -> str:
     return ", ".join(f"`{name}`" for name in loading.experts)
 
 
+def with_inputs(loading: Loading) -> str:
+    """Which schemes a consumer loads with inputs that are quantized."""
+    dynamic, alone, constant = (
+        ", ".join(f"`{name}`" for name in names)
+        for names in (loading.dynamic, loading.only_dynamic, loading.constant)
+    )
+    parts = [f"{alone} only so"] * bool(alone) + [f"with a scale {constant}"] * bool(constant)
+    return "; ".join([*([dynamic] if dynamic else []), *parts]) or "none"
+
+
 def consumers() -> str:
     """Markdown: one line for each consumer and producer."""
-    lines = ["| `--for` | `--recipe` | schemes | of experts | by |", "|---|---|---|---|---|"]
+    heads = (
+        "`--for`",
+        "`--recipe`",
+        "schemes",
+        "of experts",
+        "with `--inputs dynamic`, or a scale",
+        "by",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for consumer in quantization.consumers():
         for loading in consumer.loads:
             is_cited = loading.source.startswith("https://")
             target = loading.source if is_cited else f"../../../{loading.source}"
             names = ", ".join(f"`{name}`" for name in loading.schemes) or "none"
-            cells = (f"`{consumer.name}`", f"`{loading.recipe}`", names, of_experts(loading))
+            cells = (
+                f"`{consumer.name}`",
+                f"`{loading.recipe}`",
+                names,
+                of_experts(loading),
+                with_inputs(loading),
+            )
             how = f"[its source]({target})" if is_cited else f"[a test]({target})"
             lines.append(f"| {' | '.join(cells)} | {how} |")
     return "\n".join(lines) + "\n"

@@ -25,6 +25,7 @@ TENSORS = {
 
 STALE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "blocks": ({KEY: {"quant_method": "fp8", "weight_block_size": [128, 128]}}, {}, "fp8"),
+    "inputs, too": ({KEY: {"quant_method": "fp8", "activation_scheme": "dynamic"}}, {}, "fp8"),
     "a method that castwise does not know": ({KEY: {"quant_method": "aqlm"}}, {}, "aqlm"),
     "the method by another key": ({KEY: {"method": "svdquant"}}, {}, "svdquant"),
     "to be quantized on loading": ({KEY: {"load_in_4bit": True}}, {}, "bitsandbytes"),

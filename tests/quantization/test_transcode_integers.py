@@ -271,3 +271,30 @@ def test_planted_faults(tmp_path: Path) -> None:
     unknown = gptq(4)()
     unknown.config["quantization_config"]["quant_method"] = "marlin"
     refused("marlin method", unknown, "does not know the method 'marlin'", "library of that method")
+
+
+@pytest.mark.parametrize("name", TRANSCODABLE)
+def test_inputs_that_are_quantized_while_the_model_runs(tmp_path: Path, name: str) -> None:
+    """Bytes in channels become those of W8A8; others have no preset, and are refused."""
+    make, bits, group = TRANSCODABLE[name]
+    source, out = write(tmp_path / "model", make()), tmp_path / "out"
+    if (bits, group) == (8, 128) and "symmetric" in name and "reordered" not in name:
+        checkpoint.transcode_file(source, out, CT, inputs="dynamic")
+        found = checkpoint.load(out)
+        assert found["a.weight"].dtype == np.int8
+        assert {*found} == {"a.weight", "a.weight_scale", *KEPT}
+        assert checkpoint.verify(source, out).equal
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        assert section["format"] == "int-quantized"
+        (one,) = section["config_groups"].values()
+        assert (one["input_activations"]["strategy"], one["weights"]["actorder"]) == ("token", None)
+        return
+    with pytest.raises(CheckpointError, match="inputs"):
+        checkpoint.transcode_file(source, out, CT, inputs="dynamic")
+    assert not out.exists()
+
+
+def test_zero_points_that_no_preset_with_inputs_has(tmp_path: Path) -> None:
+    source = write(tmp_path / "model", gptq(8, group=128)())
+    with pytest.raises(CheckpointError, match=r"inputs 'dynamic': 'a.qweight' .* with zero points"):
+        checkpoint.transcode_file(source, tmp_path / "out", CT, inputs="dynamic")

@@ -219,7 +219,7 @@ def survey_file(
     rows: list[TensorSurvey] = []
     with open_checkpoint(path) as checkpoint:
         quantization = quantization_of(checkpoint) or Quantization()
-        if replace(quantization, stated=(), unreadable=()) != Quantization():
+        if replace(quantization, stated=(), unreadable=(), inputs=None) != Quantization():
             raise CheckpointError(
                 f"{path} is quantized: its codes have no magnitudes of their own. Survey what "
                 "castwise dequantize makes of it"

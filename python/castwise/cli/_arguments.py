@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, get_args
 
 from castwise._core import finfo
-from castwise._options import Arithmetic
+from castwise._options import Arithmetic, Inputs
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.requests.options import Cast, Run, description_of, fields_of
 from castwise.checkpoint.results.report import FINDINGS as KINDS
@@ -83,6 +83,17 @@ def block_argument(text: str) -> int | tuple[int, int]:
     return columns if len(numbers) == 1 else (int(numbers[0]), columns)
 
 
+def inputs_argument(text: str) -> str | float:
+    """Parse what is stated of inputs: a word, or a scale."""
+    if text in get_args(Inputs):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        words = ", ".join(get_args(Inputs))
+        raise argparse.ArgumentTypeError(f"{text!r} is neither {words} nor a scale") from None
+
+
 # What argparse is told of arguments that say what is shown, of more than one command.
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--report": {
@@ -122,6 +133,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "block": block_argument,
+    "inputs": inputs_argument,
     "int": int,
     "kinds": partial(kinds_argument, KINDS),
     "local path": local_path_argument,

@@ -18,7 +18,7 @@ byte for byte.
 DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
 itself, which a loss leaves as it was. Weights pass through memory in slabs of whole
 blocks; for a scale of the whole tensor they are read twice. Scales of inputs, which
-need data, are not made.
+need data, are not made; --inputs dynamic states that engines make them as they run.
 """
 _FINDINGS = """\
   1  it was written, but of a tensor more nonzero values became zero than --max-zeros
@@ -32,6 +32,7 @@ _ERROR = """\
 _EXAMPLES = (
     "quantize model small --scheme nvfp4",
     "quantize model small --scheme fp8_block --ignore '.*down_proj'",
+    "quantize model small --scheme fp8_channel --inputs dynamic --for vllm",
     "quantize model small --scheme mxfp8_e4m3 --map llama --dry-run --measure",
 )
 

@@ -39,6 +39,10 @@ _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 
+_CT = "compressed-tensors"
+# The strategies of bytes whose inputs may be quantized, too (`_is_fp8_w8a8`, `_is_*_w8a8`).
+_OF_BYTES = ("tensor", "channel", "block")
+
 _BYTE = 8
 _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
 
@@ -152,9 +156,13 @@ class _CompressedTensors(_Method):
         return None if target is None else self._targets[target]
 
     def misfit(self, view: View, module: Module, arguments: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
-        has_method = self.holds(
-            arguments.scheme, is_expert=module.is_expert, recipe="compressed-tensors"
-        ) or (arguments.inputs and arguments.bits == _BYTE)
+        row = next(row for row in self._loads if row.recipe == _CT)
+        has_method = row.holds(arguments.scheme, is_expert=module.is_expert)
+        if arguments.inputs:
+            # Integers of fewer bits have a kernel for inputs of some kinds alone.
+            is_byte = arguments.bits == _BYTE and arguments.strategy in _OF_BYTES
+            is_float = has_method and arguments.kind == "float"
+            has_method = is_byte or is_float or arguments.scheme in row.dynamic
         if arguments.has_order and self.engine.refuses_order:
             yield LoadingProblem(
                 module.name,
@@ -167,6 +175,13 @@ class _CompressedTensors(_Method):
                 module.name,
                 f"{view.consumer} has no method for {kind} of {arguments.scheme}",
                 f"choose another scheme, or {leave()}",
+            )
+        elif arguments.scheme in row.only_dynamic and not arguments.inputs:
+            yield LoadingProblem(
+                module.name,
+                f"{view.consumer} loads {arguments.scheme} of {_CT} only with inputs that are "
+                "quantized while it runs, and it is stated without",
+                f"quantize it with {argument('inputs', 'dynamic')}",
             )
         else:
             yield from view.arguments_problems(module, arguments)
@@ -474,9 +489,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
 
 
 _BY_METHOD: Mapping[str, Callable[[View, _Engine, Mapping[str, Any]], Iterator[LoadingProblem]]] = {
-    "compressed-tensors": lambda view, engine, section: _problems(
-        view, _CompressedTensors(engine, section)
-    ),
+    _CT: lambda view, engine, section: _problems(view, _CompressedTensors(engine, section)),
     "fp8": lambda view, engine, section: _problems(view, _Float8(engine, section)),
     "mxfp4": lambda view, _engine, _section: _mxfp4(view),
     "modelopt": lambda view, engine, section: _problems(

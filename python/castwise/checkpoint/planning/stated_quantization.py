@@ -39,7 +39,7 @@ def stale_statement(source: Checkpoint, quantization: Quantization | None) -> st
 
     Of a file that is what its metadata state: what is stated beside it may be of another file.
     """
-    if quantization is None or replace(quantization, stated=()) != Quantization():
+    if quantization is None or replace(quantization, stated=(), inputs=None) != Quantization():
         return None
     prefix = "" if source.is_folder else "metadata: "
     return ", ".join(text for text in quantization.stated if text.startswith(prefix)) or None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from typing import get_args
 
 from castwise._core import finfo
+from castwise._numbers import is_real
+from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.loading.check import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
@@ -16,6 +20,7 @@ from castwise.quantization.producers.registry import (
     CONVERTED_TO,
     SEVERAL,
     WRITTEN,
+    WRITTEN_WITH_INPUTS,
     find_recipe,
     known_recipe,
 )
@@ -118,8 +123,15 @@ def consumer_named(name: object) -> Consumer:
         raise CheckpointError(f"{given('consumer', name)} is not known: {error}") from None
 
 
-def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> str:
+def recipe_for(
+    consumer: Consumer,
+    names: Sequence[str],
+    recipe: str | None,
+    inputs: str | float | None = None,
+) -> str:
     """Return the producer whose checkpoints of some schemes a consumer loads.
+
+    `inputs` is what these state of inputs; None for any.
 
     CheckpointError: it loads none as that producer, or any, stores them; the message has those that
     it loads.
@@ -127,16 +139,28 @@ def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> 
     producer = known_recipe(recipe)
     recipe_name = recipe if producer is None else producer.name
     for loading in consumer.loads:
-        if recipe_name in {None, loading.recipe} and {*names} <= {*loading.all_schemes}:
+        if recipe_name in {None, loading.recipe} and {*names} <= {*loading.with_inputs(inputs)}:
             return recipe or loading.recipe
     loads = ", ".join(
-        f"{loading.recipe} ({', '.join(loading.all_schemes)})" for loading in consumer.loads
+        f"{loading.recipe} ({', '.join(loading.with_inputs(inputs))})"
+        for loading in consumer.loads
+        if loading.with_inputs(inputs)
     )
     storage_text = "" if recipe is None else f" as {recipe} stores it"
+    storage_text += "" if inputs is None else f" with {argument('inputs', inputs)}"
     raise CheckpointError(
         f"{given('consumer', consumer.name)} does not load {', '.join(names)}{storage_text}; it "
-        f"loads {loads}"
+        f"loads {loads or 'none so'}"
     )
+
+
+def needed_inputs(consumer: str | None, recipe: str, scheme: str) -> str | None:
+    """Return what must be stated of inputs for a consumer to load a scheme; None for anything."""
+    if consumer is None:
+        return None
+    producer = find_recipe(recipe).name
+    rows = (row for row in find_consumer(consumer).loads if row.recipe == producer)
+    return "dynamic" if any(scheme in row.only_dynamic for row in rows) else None
 
 
 def padding_problem(row: Written, rows: int, columns: int) -> str | None:
@@ -173,6 +197,10 @@ def loading_warning(
     return None
 
 
+# That and its reciprocal are normal numbers of float32.
+_LEAST_SCALE = 2.0**-126
+
+
 @cache
 def _names() -> frozenset[str]:
     return frozenset(scheme.name for scheme in schemes())
@@ -183,17 +211,19 @@ def is_scheme(name: object) -> bool:
     return isinstance(name, str) and name in _names()
 
 
-def written_row(scheme: object, recipe: str | None) -> Written:
+def written_row(scheme: object, recipe: str | None, inputs: str | float | None = None) -> Written:
     """Return the row of a scheme and a producer, by default the first of the scheme.
+
+    `inputs` is what it states of inputs; None for what its producer states by default.
 
     CheckpointError: they do not go together; those that do are in the message.
     """
     scheme_name = scheme_named(scheme).name
     rows = {row.recipe: row for row in WRITTEN if row.scheme == scheme_name}
-    if recipe is None:
-        return next(iter(rows.values()))
-    if recipe in rows:
-        return rows[recipe]
+    if recipe is None or recipe in rows:
+        if inputs is None:
+            return rows[recipe or next(iter(rows))]
+        return _row_with_inputs(scheme_name, recipe, inputs)
     schemes_of_recipe = [row.scheme for row in WRITTEN if row.recipe == recipe]
     producers = dict.fromkeys(row.recipe for row in WRITTEN)
     hint = f"; {recipe} is written as {', '.join(schemes_of_recipe)}" if schemes_of_recipe else ""
@@ -206,6 +236,57 @@ def written_row(scheme: object, recipe: str | None) -> Written:
     )
 
 
+def checked_inputs(value: object) -> str | None:
+    """Return what is to be stated of inputs without a scale."""
+    if value is not None and value not in get_args(Inputs):
+        raise CheckpointError(
+            f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
+        )
+    return None if value is None else str(value)
+
+
+def checked_inputs_or_scale(value: object) -> str | float | None:
+    """Return what is to be stated of inputs, or a constant scale of them."""
+    if isinstance(value, str) or value is None:
+        return checked_inputs(value)
+    number = float(value) if is_real(value) else math.nan
+    if not _LEAST_SCALE <= number <= 1 / _LEAST_SCALE:
+        raise CheckpointError(
+            f"{given('inputs', value)} is not valid; use {', '.join(get_args(Inputs))}, or a "
+            f"scale from {_LEAST_SCALE:.3g} to {1 / _LEAST_SCALE:.3g}"
+        )
+    return number
+
+
+def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Written:
+    """Return the row of a scheme, by default the first, that states inputs so.
+
+    CheckpointError: there is none.
+    """
+    kind = inputs if isinstance(inputs, str) else "constant"
+    rows = [row for row in (*WRITTEN, *WRITTEN_WITH_INPUTS) if row.inputs == kind]
+    fitting = [row for row in rows if row.scheme == scheme]
+    fitting.sort(key=lambda row: recipes().index(row.recipe))
+    row = next((row for row in fitting if recipe in {None, row.recipe}), None)
+    if row is not None:
+        return row
+    others = dict.fromkeys(row.scheme for row in rows if recipe in {None, row.recipe})
+    remedies = ["leave it out"]
+    if others:
+        remedies.append(f"use another scheme ({', '.join(others)})")
+    if fitting:
+        remedies.append(f"use another recipe ({', '.join(row.recipe for row in fitting)})")
+    state = {
+        "none": "not quantized",
+        "dynamic": "quantized while the model runs",
+        "constant": "quantized with a constant scale",
+    }[kind]
+    raise CheckpointError(
+        f"{given('inputs', inputs)}: a checkpoint {f'of {recipe} ' if recipe else ''}does not "
+        f"state that inputs of {scheme} are {state}; {', or '.join(remedies)}"
+    )
+
+
 def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     """Return a row with its block.
 
@@ -215,11 +296,14 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     if block is None or block == default:
         return Encoding(row, default)
     is_free = row.scheme.endswith("_block") or (row.scheme.endswith("_group") and block[0] == 1)
+    is_free = is_free and not row.only_default
     if not is_free or min(block) < 1 or (row.square and block[0] != block[1]):
         rows, columns = default
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
+        beside = f" beside {argument('inputs', row.inputs)}" if row.only_default else ""
         raise CheckpointError(
-            f"{argument('block')} {block[0]}x{block[1]} is not one of {row.scheme}; use {text}"
+            f"{argument('block')} {block[0]}x{block[1]} is not one of {row.scheme}{beside}; "
+            f"use {text}"
         )
     return Encoding(row, block)
 

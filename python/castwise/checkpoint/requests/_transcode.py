@@ -10,8 +10,13 @@ from castwise.checkpoint.planning.checkpoint_model import architecture_option, c
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.transcode.transcode import transcode_checkpoint
-from castwise.checkpoint.planning.written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning.written_schemes import (
+    changed_schemes,
+    checked_inputs,
+    form_names,
+)
 from castwise.checkpoint.requests.options import Transcode
+from castwise.quantization.producers.registry import find_recipe
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import given
 
@@ -36,11 +41,19 @@ def transcoding(
             "decode (castwise dequantize) and quantize (castwise quantize)"
         )
     rows = checked_architecture(request.architecture)
+    inputs = checked_inputs(request.inputs)
+    if inputs is not None and not find_recipe(form).writing.rows:
+        raise CheckpointError(
+            f"{given('inputs', inputs)}: a checkpoint of {form} states no inputs; leave it out"
+        )
     derive = partial(
         transcode_checkpoint,
         recipe=form,
         scheme=scheme,
         threads=checked_threads(threads),
         architecture=rows,
+        inputs=inputs,
     )
-    return {"recipe": form, "scheme": scheme, **architecture_option(rows)}, derive
+    stated_inputs = {} if inputs is None else {"inputs": inputs}
+    values = {"recipe": form, "scheme": scheme, **stated_inputs, **architecture_option(rows)}
+    return values, derive

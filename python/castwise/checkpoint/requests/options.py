@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from castwise._options import (
@@ -18,6 +18,7 @@ from castwise._options import (
     Block,
     ConsumerName,
     FindingKind,
+    Inputs,
     Like,
     MapArgument,
     Nan,
@@ -107,6 +108,15 @@ def check_fields(options: Request | Run) -> None:
             check_switch(each.name, value)
 
 
+_INPUTS = OptionDescription(
+    comment='What is stated of the inputs of the quantized layers. "dynamic": they are quantized '
+    "while the model runs, as the producer's preset of that scheme has it, so that engines "
+    'multiply codes by codes. "none": they are not, and engines decode the weights. By default '
+    "what the producer states without data.",
+    choices=Inputs,
+    help="what is stated of inputs: quantized while the model runs (dynamic), or not (none); "
+    "default: what the recipe states without data",
+)
 _ARCHITECTURE = OptionDescription(
     comment="A file with what the parameters of the model are, where castwise does not know the "
     "class or the type that `config.json` states. A cast takes it with the name of a map.",
@@ -483,7 +493,8 @@ class Quantize(Request):
     that the producer's own tools make of them, bit for bit, under its names. Embeddings, norms,
     routers, heads and adapters stay as they are unless the map names them, and so do biases and all
     other tensors. `config.json` states the quantization, and the modules that it leaves out; the
-    index names the new tensors. No scales of inputs are made: those need data.
+    index names the new tensors. No scales of inputs are made: those need data. `inputs` states that
+    inputs are quantized while the model runs, which needs none.
 
     It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantized
     and written, so memory does not grow with the size of tensors. Weights with a scale of the whole
@@ -552,6 +563,20 @@ class Quantize(Request):
         metavar="N|NxM",
         parse="block",
         help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
+    )
+    inputs: Inputs | float | None = option(
+        default=None,
+        description=replace(
+            _INPUTS,
+            comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
+            "constant scale, by which codes of inputs are multiplied; it is stored beside each "
+            "weight of NVFP4, and of FP8 by tensor as ModelOpt has it.",
+            metavar="none|dynamic|SCALE",
+            parse="inputs",
+            help="what is stated of inputs: quantized while the model runs (dynamic), by a "
+            "constant SCALE, or not (none); default: what the recipe states without data, or the "
+            "consumer needs",
+        ),
     )
     dtype_map: MapArgument | None = option(
         default=None,
@@ -741,6 +766,7 @@ class Transcode(Request):
         metavar="S",
         help="another scheme to hold the values: {choices}",
     )
+    inputs: Inputs | None = option(default=None, description=_INPUTS)
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
     @property

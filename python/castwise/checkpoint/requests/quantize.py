@@ -17,6 +17,7 @@ from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.written_schemes import (
+    checked_inputs_or_scale,
     consumer_named,
     is_scheme,
     recipe_for,
@@ -40,6 +41,7 @@ def quantizing(
         "map": dict(encode.mapping),
         "ignore": list(encode.ignore),
         **({"embeddings": True} if encode.embeddings else {}),
+        **({} if encode.inputs is None else {"inputs": encode.inputs}),
         **architecture_option(encode.architecture),
     }
     return report, partial(encode_checkpoint, encode=encode)
@@ -73,11 +75,12 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     producer: object = request.recipe
     if producer is not None and not isinstance(producer, str):
         raise TypeError(f"recipe must be the name of a producer, not {producer!r}")
+    inputs = checked_inputs_or_scale(request.inputs)
     reader = None if request.consumer is None else consumer_named(request.consumer)
     if reader is not None:
-        producer = recipe_for(reader, names, producer)
+        producer = recipe_for(reader, names, producer, inputs)
     for name in names:
-        producer = written_row(name, producer).recipe
+        producer = written_row(name, producer, inputs).recipe
     assert producer is not None, "some scheme is written"  # noqa: S101
     encode = Encode(
         usual,
@@ -90,6 +93,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         map_name,
         consumer=None if reader is None else reader.name,
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
+        inputs=inputs,
         architecture=checked_architecture(request.architecture),
     )
     for name in names:

@@ -12,6 +12,7 @@ from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.block_types import BLOCK_TYPES
+from castwise.quantization.producers.found import DYNAMIC_INPUTS
 from castwise.quantization.producers.layouts import I8
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Part, Sheet, Table
@@ -153,6 +154,7 @@ def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iter
     )
     lines = ["", f"quantized weights, {source_text}"]
     lines += [f"  not readable: {reason}" for reason in quantization.unreadable]
+    lines += [f"  {DYNAMIC_INPUTS}"] * (quantization.inputs is not None)
     if quantization.unknown is not None:
         lines.append(
             f"  {quantization.unknown!r} is not known to castwise: any tensor may be part of it"

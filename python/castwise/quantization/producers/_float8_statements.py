@@ -10,6 +10,10 @@ from castwise.quantization.producers.layouts import FLOAT8
 from castwise.quantization.producers.stated import Describe, Stated, pair_of_sizes
 
 
+def quantizes_inputs(section: Mapping[str, Any]) -> bool:
+    return section.get("activation_scheme") == "dynamic"
+
+
 def read_fp8(section: Mapping[str, Any]) -> Describe:
     of_module = module_values(section)
     element = str(section.get("fmt"))

@@ -107,8 +107,8 @@ _LAYOUTS = (
 )
 
 _WRITTEN = (
-    Written("fp8_tensor"),
-    *(Written(scheme, tile=_tile(scheme), step=_TILE_ROWS) for scheme in _PADDING),
+    Written("fp8_tensor", inputs=""),
+    *(Written(scheme, tile=_tile(scheme), step=_TILE_ROWS, inputs="") for scheme in _PADDING),
 )
 
 

@@ -95,6 +95,33 @@ _WRITTEN = (
     *(Written(scheme, "pack-quantized", as_groups=True) for scheme in INTEGERS),
 )
 
+_TOKEN = {"strategy": "token", "group_size": None, "scale_dtype": None, "zp_dtype": None}
+_DYNAMIC_INPUTS: Mapping[str, Mapping[str, Any]] = {
+    "fp8_channel": _TOKEN,
+    "fp8_block": {**_TOKEN, "strategy": "group", "group_size": 128},
+    "mxfp4": {},
+    "mxfp6_e2m3": {"num_bits": 8},
+    "mxfp8_e4m3": {},
+    "int8_channel": _TOKEN,
+    "int4_group": {**_TOKEN, "num_bits": 8, "type": "float"},
+}
+"""What the arguments of inputs have that those of weights have not, by scheme.
+
+After the presets FP8_DYNAMIC, FP8_BLOCK, MXFP4, MXFP6A8, MXFP8, W8A8 and W4AFP8 of 0.20
+(`quantization/quant_scheme.py`). NVFP4 needs a global scale of the inputs, and so needs data.
+"""
+
+_WRITTEN_DYNAMIC = (
+    Written("fp8_channel", "float-quantized"),
+    Written("fp8_block", "float-quantized", only_default=True),
+    Written("mxfp4", "mxfp4-pack-quantized"),
+    Written("mxfp6_e2m3", "mxfp6-pack-quantized"),
+    Written("mxfp8_e4m3", "mxfp8-quantized"),
+    Written("int8_channel", "int-quantized"),
+    # vLLM's kernel of W4AFP8 loads words of packed codes (`compressed_tensors_w4a8_fp8.py`).
+    Written("int4_group", "pack-quantized", as_groups=True, only_default=True),
+)
+
 _PACKED_WORDS = Layout(
     "int_{}",
     "_packed",
@@ -153,6 +180,17 @@ def _read(section: Mapping[str, Any]) -> Describe:
         return next(iter(classes)) if len(classes) == 1 else Stated()
 
     return describe
+
+
+def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
+    groups = section.get("config_groups")
+    inputs = (
+        group.get("input_activations")
+        for group in (groups.values() if isinstance(groups, dict) else ())
+        if isinstance(group, dict)
+    )
+    # "local": but for a global scale, which is stored.
+    return any(isinstance(one, dict) and one.get("dynamic") in (True, "local") for one in inputs)
 
 
 def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
@@ -235,7 +273,7 @@ def _write(modules: EncodedModules) -> Statements:
         groups[f"group_{number}"] = {
             "targets": targets,
             "weights": _arguments_of_weights(encoding),
-            "input_activations": _arguments_of_inputs(encoding) if modules.inputs else None,
+            "input_activations": _arguments_of_inputs(encoding, is_scaled=modules.inputs),
             "output_activations": None,
             "format": encoding.written.code,
         }
@@ -260,12 +298,18 @@ def _ignore_list(modules: Iterable[str]) -> list[str]:
     return names + [f"re:{re.escape(layer)}\\..*" for layer in layers]
 
 
-def _arguments_of_inputs(encoding: Encoding) -> dict[str, Any]:
-    """Say the same of inputs whose scale is stored: of NVFP4 only that of the scales is."""
-    return {
-        **_arguments_of_weights(encoding),
-        "dynamic": "local" if encoding.written.row.global_scale else False,
-    }
+def _arguments_of_inputs(encoding: Encoding, *, is_scaled: bool) -> dict[str, Any] | None:
+    """Say how inputs are quantized, with or without scales that are stored; None if they are not.
+
+    Where scales are, it is as of weights; of NVFP4 only the scale of the scales is stored.
+    """
+    row, arguments = encoding.written, _arguments_of_weights(encoding)
+    if is_scaled or row.inputs == "constant":
+        return {**arguments, "dynamic": "local" if row.row.global_scale else False}
+    if row.inputs == "dynamic":
+        arguments |= {"block_structure": None, "dynamic": True}
+        return {**arguments, **_DYNAMIC_INPUTS[row.scheme]}
+    return None
 
 
 def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
@@ -336,12 +380,21 @@ COMPRESSED_TENSORS = Producer(
     configuration=Configuration(
         {_NAME: _read, "sparseml": _read},
         undecodable=_undecodable,
+        quantizes_inputs=_quantizes_inputs,
         unnamed_method=_unnamed_method,
         kept_keys={_NAME: "ignore"},
         cache_key=_CACHE_KEY,
     ),
     writing=Writing(
-        rows=_WRITTEN, write=_write, states_several=True, is_loaded=True, embeddings="named"
+        rows=_WRITTEN,
+        with_inputs=(
+            *(replace(row, inputs="dynamic") for row in _WRITTEN_DYNAMIC),
+            Written("nvfp4", "nvfp4-pack-quantized", shares=True, inputs="constant"),
+        ),
+        write=_write,
+        states_several=True,
+        is_loaded=True,
+        embeddings="named",
     ),
     transcoding=Transcoding(
         forms_from=_FORMS, forms_to=(*_FORMS, *same_schemes(*INTEGERS)), stacks="also"

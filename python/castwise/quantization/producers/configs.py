@@ -21,6 +21,7 @@ from castwise.quantization.producers.registry import (
     file_section,
     is_own_file,
     owner_of_form,
+    quantizes_inputs,
     reader_of,
     undecodable_section,
     unnamed_method,
@@ -88,10 +89,19 @@ def undecodable(statement: Statement) -> str | None:
     for key in ("rotation_config", "spinquant_config"):
         if statement.section.get(key):
             return f"its weights are rotated ({key}), which castwise cannot undo"
-    section = statement.section.get(STATED_KEY, statement.section)
-    if not isinstance(section, dict):
-        return None
+    section = _inner_section(statement)
     return undecodable_section(tensors_of(statement.method, section), section)
+
+
+def has_dynamic_inputs(statement: Statement) -> bool:
+    """Return True if a statement says that inputs are quantized while the model runs."""
+    section = _inner_section(statement)
+    return quantizes_inputs(tensors_of(statement.method, section), section)
+
+
+def _inner_section(statement: Statement) -> Mapping[str, Any]:
+    section = statement.section.get(STATED_KEY, statement.section)
+    return section if isinstance(section, dict) else {}
 
 
 def recipes_of(method: str, section: Mapping[str, Any]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ _CONFIGS_OF_TENSORRT_LLM = (
 _BLOCK, _FLOAT8 = ("fp8_block",), ("fp8_tensor", "fp8_channel", "fp8_block")
 _INTEGERS = ("int8_channel", "int4_channel", "int4_group", "int8_group")
 _MX = ("mxfp4", "mxfp8_e4m3")
+_DYNAMIC = ("fp8_channel", "fp8_block", "int8_channel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,13 @@ class Loading:
         all of a layer, or all of the model.
     keeps_experts : bool
         Whether experts may stay as they are where other weights are quantized.
+    dynamic : tuple of str
+        Those of linear layers that it loads where the configuration states that inputs are
+        quantized while the model runs.
+    only_dynamic : tuple of str
+        Those of these that it loads nowhere else.
+    constant : tuple of str
+        Those of linear layers that it loads beside constant scales of inputs.
     plain : tuple of str
         What is in the names of modules that it never quantizes, whatever a configuration states.
     source : str
@@ -62,6 +70,9 @@ class Loading:
     keeps_experts: bool = True
     stacks: tuple[str, ...] = ()
     plain: tuple[str, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    only_dynamic: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
 
     __repr__ = brief_fields
 
@@ -69,6 +80,14 @@ class Loading:
     def all_schemes(self) -> tuple[str, ...]:
         """The schemes of any weights, each once."""
         return tuple(dict.fromkeys((*self.schemes, *self.experts, *self.stacks)))
+
+    def with_inputs(self, inputs: str | float | None) -> tuple[str, ...]:
+        """Return the schemes that it loads with such a statement of inputs, None for any."""
+        if inputs is None:
+            return self.all_schemes
+        if inputs != "none":
+            return self.dynamic if inputs == "dynamic" else self.constant
+        return tuple(name for name in self.all_schemes if name not in self.only_dynamic)
 
     def holds(self, scheme: str, *, is_expert: bool, is_stack: bool = False) -> bool:
         """Return True if a weight may be stored so."""
@@ -113,8 +132,10 @@ _CONSUMERS = (
                 _TESTED,
                 alike="model",
                 keeps_experts=False,
+                dynamic=(*_DYNAMIC, "int4_group", *_MX, "mxfp6_e2m3"),
+                constant=("nvfp4",),
             ),
-            Loading("deepseek", _BLOCK, _BLOCK, _TESTED_LIVE),
+            Loading("deepseek", _BLOCK, _BLOCK, _TESTED_LIVE, dynamic=_BLOCK),
             Loading("gpt-oss", (), (), _TESTED_LIVE, alike="model", stacks=("mxfp4",)),
         ),
     ),
@@ -127,6 +148,11 @@ _CONSUMERS = (
                 ("nvfp4", *_MX, *_INTEGERS),
                 f"{_VLLM}compressed_tensors/compressed_tensors.py",
                 alike="layer",
+                dynamic=(*_DYNAMIC, "int4_group", *_MX),
+                # Else `CompressedTensorsW8A16Fp8` asserts that `is_static_input_scheme`, which is
+                # None, is False.
+                only_dynamic=_BLOCK,
+                constant=("nvfp4",),
             ),
             Loading(
                 "modelopt",
@@ -135,8 +161,10 @@ _CONSUMERS = (
                 f"{_VLLM}modelopt.py",
                 alike="layer",
                 plain=("vision_tower", "vision_model", "vit_large_projector"),
+                dynamic=("fp8_channel", "mxfp8_e4m3"),
+                constant=("fp8_tensor", "nvfp4"),
             ),
-            Loading("deepseek", _BLOCK, _BLOCK, f"{_VLLM}fp8.py", alike="layer"),
+            Loading("deepseek", _BLOCK, _BLOCK, f"{_VLLM}fp8.py", alike="layer", dynamic=_BLOCK),
             Loading("gpt-oss", (), (), f"{_VLLM}mxfp4.py", alike="model", stacks=("mxfp4",)),
         ),
     ),
@@ -145,13 +173,17 @@ _CONSUMERS = (
         (
             Loading(
                 "compressed-tensors",
-                ("fp8_tensor", "fp8_channel", "nvfp4", *_INTEGERS),
+                (*_FLOAT8, "nvfp4", *_INTEGERS),
                 ("nvfp4", *_INTEGERS),
                 f"{_SGLANG}compressed_tensors/compressed_tensors.py",
                 alike="layer",
+                dynamic=_DYNAMIC,
+                # `CompressedTensorsW8A16Fp8` has no weights in blocks.
+                only_dynamic=_BLOCK,
+                constant=("nvfp4",),
             ),
             Loading("modelopt", ("nvfp4",), (), f"{_SGLANG}modelopt_quant.py"),
-            Loading("deepseek", _BLOCK, _BLOCK, f"{_SGLANG}fp8.py", alike="layer"),
+            Loading("deepseek", _BLOCK, _BLOCK, f"{_SGLANG}fp8.py", alike="layer", dynamic=_BLOCK),
             Loading("gpt-oss", (), (), f"{_SGLANG}mxfp4.py", alike="model", stacks=("mxfp4",)),
         ),
     ),
@@ -164,8 +196,17 @@ _CONSUMERS = (
                 (),
                 f"{_TENSORRT_LLM}ed53795b33fc139493f762a1c6c53f691cf52d38/tensorrt_llm/_torch/"
                 "modules/linear.py",
+                dynamic=("fp8_channel",),
+                constant=("fp8_tensor",),
             ),
-            Loading("deepseek", _BLOCK, _BLOCK, _CONFIGS_OF_TENSORRT_LLM, alike="layer"),
+            Loading(
+                "deepseek",
+                _BLOCK,
+                _BLOCK,
+                _CONFIGS_OF_TENSORRT_LLM,
+                alike="layer",
+                dynamic=_BLOCK,
+            ),
             Loading("gpt-oss", (), (), _CONFIGS_OF_TENSORRT_LLM, alike="model", stacks=("mxfp4",)),
         ),
     ),

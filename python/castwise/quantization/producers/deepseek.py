@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._float8_statements import read_fp8
+from castwise.quantization.producers._float8_statements import quantizes_inputs, read_fp8
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
@@ -100,8 +100,9 @@ DEEPSEEK = Producer(
         {"fp8": read_fp8, "mxfp8": constant_reader("mxfp8_e4m3", (1, 32))},
         kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
         powers_stated=_powers_stated,
+        quantizes_inputs=quantizes_inputs,
     ),
-    writing=Writing(rows=(Written("fp8_block"),), write=_write),
+    writing=Writing(rows=(Written("fp8_block", inputs="dynamic"),), write=_write),
 )
 
 DEEPSEEK_V4 = Producer(

@@ -12,5 +12,7 @@ FBGEMM = Producer(
     configuration=Configuration(
         {"fbgemm_fp8": constant_reader("fp8_channel")},
         kept_keys={"fbgemm_fp8": "modules_to_not_convert"},
+        # `FbgemmFp8Linear` of transformers quantizes each row of them.
+        quantizes_inputs=lambda _: True,
     ),
 )

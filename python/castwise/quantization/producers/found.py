@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from castwise.quantization.producers.layouts import ACTIVATION, SCALE, Layout
 from castwise.rendering import Rendered
@@ -122,6 +123,9 @@ class Orphan:
     to_dict = plain_fields
 
 
+DYNAMIC_INPUTS = "inputs are quantized while the model runs"
+
+
 @dataclass(frozen=True, slots=True)
 class Quantization(Rendered):
     """What of a checkpoint is quantized.
@@ -140,6 +144,9 @@ class Quantization(Rendered):
         Scales that belong to no weight, such as those of a key-value cache, and markers.
     unreadable
         Configurations beside the tensors that could not be read, each with the reason.
+    inputs
+        "dynamic" if a configuration states that the inputs of quantized layers are quantized while
+        the model runs; None if none does. Scales of inputs that are stored are parts of weights.
 
     """
 
@@ -149,6 +156,7 @@ class Quantization(Rendered):
     orphans: tuple[Orphan, ...] = ()
     others: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    inputs: str | None = field(default=None, metadata=LEFT_OUT)
 
     def __repr__(self) -> str:
         schemes = listed(weight.scheme or "unknown" for weight in self.weights)
@@ -173,11 +181,14 @@ class Quantization(Rendered):
             for weight in self.weights
         ]
         statement_lines = [f"stated in {', '.join(self.stated)}"] if self.stated else []
+        statement_lines += [DYNAMIC_INPUTS] * (self.inputs is not None)
         problems = [f"{weight.name}: {weight.problem}" for weight in self.weights if weight.problem]
         table = Table.of(("weight", "scheme", "block", "producer"), rows)
         return [Lines(statement_lines), table, Lines([*problems, *map(str, self.orphans)])]
 
-    to_dict = plain_fields
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; `inputs` only where they are stated."""
+        return {**plain_fields(self), **({} if self.inputs is None else {"inputs": self.inputs})}
 
 
 def add_prefix(quantization: Quantization, prefix: str) -> Quantization:
@@ -222,4 +233,5 @@ def join_components(components: Sequence[Quantization]) -> Quantization:
         orphans=tuple(orphan for component in components for orphan in component.orphans),
         others=tuple(name for component in components for name in component.others),
         unreadable=tuple(text for component in components for text in component.unreadable),
+        inputs=next((one.inputs for one in components if one.inputs is not None), None),
     )

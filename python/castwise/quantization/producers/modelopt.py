@@ -95,19 +95,27 @@ _SCHEMES = {
 }
 """The schemes of its algorithms; a group size is read from the section."""
 
+# Inputs are those of the presets of its 0.47 (`modelopt_recipes/configs/ptq/presets/model/`).
 _WRITTEN = (
-    Written("fp8_tensor", "FP8"),
-    Written("fp8_channel", "FP8_PER_CHANNEL_PER_TOKEN"),
+    Written("fp8_tensor", "FP8", inputs=""),
+    Written("fp8_channel", "FP8_PER_CHANNEL_PER_TOKEN", inputs="dynamic"),
     Written("fp8_block", "fp8_pb_wo", square=True),
     # Without the scales of inputs: the weights alone are NVFP4.
     Written("nvfp4", "W4A16_NVFP4", shares=True),
-    Written("mxfp8_e4m3", "MXFP8"),
+    Written("mxfp8_e4m3", "MXFP8", inputs="dynamic"),
     # Its preset scales inputs by a number that it does not export without data.
-    Written("mxfp4", "W4A8_MXFP4_FP8"),
+    Written("mxfp4", "W4A8_MXFP4_FP8", inputs=""),
     Written("int8_channel", "W8A16"),
     # Two rows are in a byte.
     Written("int4_group", "W4A16_AWQ", tile=(2, 1), step=2),
 )
+
+_WRITTEN_WITH_INPUTS = (
+    Written("nvfp4", "NVFP4", shares=True, inputs="constant"),
+    Written("fp8_tensor", "FP8", inputs="constant"),
+)
+
+_DYNAMIC = frozenset(row.code for row in _WRITTEN if row.inputs == "dynamic")
 
 _WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
 """What it calls an algorithm when inputs have scales, too."""
@@ -165,6 +173,15 @@ def _read(section: Mapping[str, Any]) -> Describe:
     return describe
 
 
+def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
+    layers = section.get("quantized_layers")
+    entries = [section, *(layers.values() if isinstance(layers, dict) else ())]
+    return any(
+        isinstance(entry, dict) and str(entry.get("quant_algo")).upper() in _DYNAMIC
+        for entry in entries
+    )
+
+
 def _file_section(config: Mapping[str, Any]) -> Section | None:
     section = config.get("quantization")
     return (_NAME, section) if isinstance(section, dict) else None
@@ -207,15 +224,16 @@ def _write(modules: EncodedModules) -> Statements:
     if min(encoding.block) > 1:  # which it does not state itself, so that nobody can read its files
         group = {"weight_block_size": list(encoding.block)}
     producer = {"name": _NAME, "version": f"castwise {__version__}"}
+    has_inputs = modules.inputs or encoding.written.inputs == "constant"
     code = (
         _WITH_INPUTS.get(encoding.written.code, encoding.written.code)
-        if modules.inputs
+        if has_inputs
         else encoding.written.code
     )
     algorithm = {"quant_algo": code, _CACHE_KEY: None, **group, **_ALSO.get(code, {})}
     kind = "int" if encoding.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
-    arguments = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
+    arguments = {"weights": weights, **({"input_activations": weights} if has_inputs else {})}
     file = {
         "producer": producer,
         "quantization": {**algorithm, "exclude_modules": list(modules.plain)},
@@ -281,8 +299,17 @@ MODELOPT = Producer(
     blocks=4,
     rule=_rule,
     configuration=Configuration(
-        {_NAME: _read}, cache_key=_CACHE_KEY, config_file=_FILE, file_section=_file_section
+        {_NAME: _read},
+        cache_key=_CACHE_KEY,
+        config_file=_FILE,
+        file_section=_file_section,
+        quantizes_inputs=_quantizes_inputs,
     ),
-    writing=Writing(rows=_WRITTEN, write=_write, loading_warning=_LOADING_WARNING),
+    writing=Writing(
+        rows=_WRITTEN,
+        with_inputs=_WRITTEN_WITH_INPUTS,
+        write=_write,
+        loading_warning=_LOADING_WARNING,
+    ),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=(*_FORMS, MXFP4_TO_NVFP4)),
 )

@@ -46,6 +46,10 @@ class Written:
     square: bool = False  # blocks have as many rows as columns
     only_named: bool = False  # a weight must be named so, since its parts are named in its place
     as_groups: bool = False  # channels are stored as groups of one row each
+    # What is stated of inputs: that they stay as they are, are quantized while the model runs, or
+    # by a constant scale that is stored; "" if nothing is, or a scale that is not stored.
+    inputs: Literal["", "none", "dynamic", "constant"] = "none"
+    only_default: bool = False  # no other block than the default is stated so
     recipe: str = ""  # the producer, which the registry fills in
 
     @property
@@ -62,6 +66,8 @@ class Encoding:
     block: tuple[int, int]  # rows and columns that share a scale
     symmetric: bool = True  # false for integers with zero points
     has_index: bool = False  # true if an index says in which group each column is
+    # The constant by which codes of inputs are multiplied; None if none is stored.
+    input_scale: float | None = None
 
     @property
     def bits(self) -> int:
@@ -138,6 +144,8 @@ class Configuration:
     unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
     # Says what of a section states that scales are powers of two; None where nothing does.
     powers_stated: Callable[[Mapping[str, Any]], str | None] | None = None
+    # Tells by a section whether inputs are quantized while the model runs; None where none says it.
+    quantizes_inputs: Callable[[Mapping[str, Any]], bool] | None = None
     metadata_key: str | None = None  # the key of metadata that it alone writes
     # Returns what metadata with that key state as it alone does; None if that is nothing.
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] = dict
@@ -152,6 +160,8 @@ class Writing:
     """What castwise writes as a producer does."""
 
     rows: tuple[Written, ...] = ()  # the schemes of the checkpoints that castwise writes as it does
+    # Those that it also states with inputs that are quantized.
+    with_inputs: tuple[Written, ...] = ()
     write: StatementWriter | None = None  # writes what states them
     # Why transformers does not run what is written, and what does.
     loading_warning: str | None = None

@@ -94,6 +94,14 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
+    layers = section.get("layer_quant_config")
+    entries = [section.get("global_quant_config")]
+    entries += layers.values() if isinstance(layers, dict) else ()
+    inputs = (entry.get("input_tensors") for entry in entries if isinstance(entry, dict))
+    return any(isinstance(one, dict) and one.get("is_dynamic") is True for one in inputs)
+
+
 def _rule(case: StoredWeight) -> WeightForm:
     """Refuse codes of 6 bits: Quark 0.9 packs their upper two bits apart, and later ones do not."""
     if case.scheme.startswith("mxfp6_"):
@@ -115,5 +123,7 @@ QUARK = Producer(
         Layout("int_{}", "", OF_WORD, INT8.parts),
     ),
     rule=_rule,
-    configuration=Configuration({"quark": _read}, undecodable=_undecodable),
+    configuration=Configuration(
+        {"quark": _read}, undecodable=_undecodable, quantizes_inputs=_quantizes_inputs
+    ),
 )

@@ -5,7 +5,7 @@ A new producer is a module beside this one, and its name in the tuples here that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from castwise.quantization.producers.mistral import MISTRAL
 from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.names import tail
-from castwise.quantization.producers.producer import Producer, Section
+from castwise.quantization.producers.producer import Producer, Section, Writing, Written
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
 from castwise.quantization.producers.stated import (
@@ -52,13 +52,22 @@ TYPED = GGUF.name
 decoder_of_type = block_decoder  # of the types that have no layout
 
 _WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
-WRITTEN = tuple(
-    replace(row, recipe=name)
-    for producer in _WRITERS
-    for name in (producer.name, *producer.also)
-    for row in producer.writing.rows
-)
+
+
+def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Written, ...]:
+    return tuple(
+        replace(row, recipe=name)
+        for producer in _WRITERS
+        for name in (producer.name, *producer.also)
+        for row in rows_of(producer.writing)
+    )
+
+
+WRITTEN = _with_recipes(lambda writing: writing.rows)
 """The schemes that are written; the first row of a scheme is its default."""
+
+WRITTEN_WITH_INPUTS = _with_recipes(lambda writing: writing.with_inputs)
+"""Those that are also written with inputs that are quantized."""
 
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
 """Producers that state a scheme for each module."""
@@ -188,6 +197,16 @@ def undecodable_section(method: str, section: Mapping[str, Any]) -> str | None:
         if method in configuration.readers and configuration.undecodable is not None:
             return configuration.undecodable(section)
     return None
+
+
+def quantizes_inputs(method: str, section: Mapping[str, Any]) -> bool:
+    """Return True if a section of a method states that inputs are quantized as the model runs."""
+    configurations = (row.configuration for row in PRODUCERS)
+    return any(
+        row.quantizes_inputs is not None and row.quantizes_inputs(section)
+        for row in configurations
+        if method in row.readers
+    )
 
 
 def file_section(name: str, config: Mapping[str, Any]) -> Section | None:

@@ -12,6 +12,7 @@ from castwise.quantization.producers.configs import (
     Contradiction,
     Statement,
     contradictions,
+    has_dynamic_inputs,
     statements,
 )
 from castwise.quantization.producers.foreign import scale_of_attention, with_foreign
@@ -118,6 +119,7 @@ class _Search:
             tuple(weights[info.name] for info in self._tensors.values() if info.name in weights),
             tuple(orphans),
             tuple(beside_weights),
+            inputs="dynamic" if any(map(has_dynamic_inputs, self._sources)) else None,
         )
 
     def _texts(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from castwise.checkpoint.planning.encode.encoded_weight import (
 from castwise.checkpoint.planning.written_schemes import (
     consumer_named,
     encoding,
+    needed_inputs,
     padding_problem,
     recipes,
     statements,
@@ -70,6 +71,8 @@ class Encode:
     leaves_unfit: bool = False
     consumer: str | None = None  # who is to load the result; None if nobody says it
     embeddings: bool = False  # quantize embeddings and heads as linear layers, which stay otherwise
+    # What is to be stated of inputs; None for what the recipe states, or the consumer needs
+    inputs: str | float | None = None
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
 
@@ -81,8 +84,10 @@ class Encode:
 
     def encoding(self, scheme: str) -> Encoding:
         """Return how a scheme is stored."""
-        row = written_row(scheme, self.recipe)
-        return encoding(row, self.block if scheme == self.scheme else None)
+        inputs = self.inputs or needed_inputs(self.consumer, self.recipe, scheme)
+        row = written_row(scheme, self.recipe, inputs)
+        form = encoding(row, self.block if scheme == self.scheme else None)
+        return form if isinstance(inputs, str | None) else replace(form, input_scale=inputs)
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:

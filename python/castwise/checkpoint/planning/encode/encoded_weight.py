@@ -33,7 +33,9 @@ from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
 from castwise.quantization.arrays.views import views_of
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
+from castwise.quantization.producers.registry import find_recipe
 from castwise.text.wording import argument
 
 # Elements of all slabs that are read, encoded or waiting to be written at a time.
@@ -138,7 +140,7 @@ class EncodedWeight:
             return f"{name}_{key}"
         if name.endswith(suffix):
             return name.removesuffix(suffix) + key
-        return name + key.removeprefix(suffix)
+        return name + key.removeprefix(suffix) if key.startswith(suffix) else name_part(key, name)
 
     def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[WeightSlab]:
         """List the slabs that make some parts; the first has what does not depend on rows, too."""
@@ -290,7 +292,18 @@ def _parts(
             is_shape = part.tolist() == [step, columns]
             value = np.array([rows, columns], part.dtype) if is_shape else part
         parts.append(_EncodedPart(key, row.name, shape, value, math.prod(shape), step_count))
+    if encoding.input_scale is not None:
+        parts.append(_input_scale(encoding, encoding.input_scale))
     return tuple(parts)
+
+
+def _input_scale(encoding: Encoding, scale: float) -> _EncodedPart:
+    """Return the tensor of a constant scale of inputs, as the producer stores it."""
+    producer, is_level = find_recipe(encoding.written.recipe), encoding.written.row.global_scale
+    divides = is_level and producer.divides
+    value = np.full(producer.scalar, 1 / scale if divides else scale, np.float32)
+    key = "input_global_scale" if divides else "input_scale"
+    return _EncodedPart(key, value.dtype.name, value.shape, value, 1, 0)
 
 
 def _of_zeros(

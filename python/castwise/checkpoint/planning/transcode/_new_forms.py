@@ -137,6 +137,8 @@ def give_form(
     section: Mapping[str, Any],  # what states how it is stored now
     model: Model,
     experts: Layout | None,  # its `form_of_experts`
+    *,
+    inputs: str | None,  # what is to be stated of inputs; None for what the producer states
 ) -> None:
     """Let a weight get the form of its scheme as of a producer.
 
@@ -154,7 +156,7 @@ def give_form(
     elif not producer.writing.rows:
         high, wide = find_scheme(scheme).block
     else:
-        row = written_row(scheme, recipe)
+        row = written_row(scheme, recipe, inputs)
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise ValueError(f"{weight.payload!r} is a matrix of {rows}x{columns}, and {problem}")
         size = weight.block[-1] if weight.block and scheme.endswith("_group") else None

@@ -54,7 +54,7 @@ from castwise.quantization.producers.registry import (
 )
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stated import CONFIG
-from castwise.text.wording import function
+from castwise.text.wording import function, given
 
 _LOGGER = logging.getLogger(__name__)
 # Tensors that only tell that a model is quantized.
@@ -72,6 +72,7 @@ class TranscodingPlan:
     staying: Sequence[QuantizedWeight] = ()  # the weights that are stored so already
     new_weights: Sequence[TranscodedWeight] = ()  # the others
     has_inputs: bool = False  # whether there are scales of their inputs
+    inputs: str | None = None  # what is to be stated of them; None for what the producer states
 
     @property
     def weights(self) -> Sequence[QuantizedWeight]:
@@ -98,6 +99,7 @@ def plan_transcoding(  # noqa: PLR0917
     scheme: str | None,
     threads: int,
     architecture: Architecture | None = None,
+    inputs: str | None = None,
 ) -> TranscodingPlan:
     """Find the forms that the weights of a component get.
 
@@ -107,10 +109,15 @@ def plan_transcoding(  # noqa: PLR0917
     facts = SourceComponent(
         source, component, "transcode", purpose, "what states how it is stored", architecture
     )
-    plan, quantization = TranscodingPlan(facts, recipe, scheme, threads), facts.quantization
+    plan = TranscodingPlan(facts, recipe, scheme, threads, inputs=inputs)
+    quantization = facts.quantization
     if quantization is None:
         return plan
     has_inputs = _check(facts, quantization)
+    if has_inputs and inputs is not None:
+        raise facts.refusal(
+            f"{given('inputs', inputs)}: it has scales of inputs, which are constant; leave it out"
+        )
 
     def stays(weight: QuantizedWeight) -> bool:  # beside others that do not
         return weight.recipes == (recipe,) and weight.scheme == plan.scheme_of(weight)
@@ -132,6 +139,8 @@ def plan_transcoding(  # noqa: PLR0917
         if not stays(weight)
     ]
     _state_integers(new_weights)
+    if inputs == "dynamic":
+        _check_preset(facts, new_weights)
     _share_scales(facts, recipe, new_weights)
     return replace(plan, staying=staying, new_weights=new_weights, has_inputs=has_inputs)
 
@@ -191,7 +200,8 @@ def _transcode(
     )
     try:
         check_parts(transcoded_weight, recipe, are_experts=experts is not None)
-        give_form(transcoded_weight, recipe, facts.section(weight), facts.model, experts)
+        section, inputs = facts.section(weight), plan.inputs
+        give_form(transcoded_weight, recipe, section, facts.model, experts, inputs=inputs)
     except ValueError as error:
         raise facts.refusal(str(error)) from error
     return transcoded_weight
@@ -205,6 +215,18 @@ def _state_integers(weights: Sequence[TranscodedWeight]) -> None:
     for weight in integers:
         if weight.encoding is not None:
             weight.encoding = replace(weight.encoding, symmetric=symmetric, has_index=is_reordered)
+
+
+def _check_preset(facts: SourceComponent, weights: Sequence[TranscodedWeight]) -> None:
+    """Refuse integers that no preset with inputs that are quantized while a model runs has."""
+    for weight in weights:
+        form = weight.encoding
+        if form is not None and (form.has_index or not form.symmetric):
+            parts = "an index of groups" if form.has_index else "zero points"
+            raise facts.refusal(
+                f"{given('inputs', 'dynamic')}: {weight.weight.payload!r} is stored with {parts}, "
+                "which no preset with such inputs has; leave it out"
+            )
 
 
 def _share_scales(facts: SourceComponent, recipe: str, weights: Sequence[TranscodedWeight]) -> None:

@@ -28,11 +28,13 @@ def transcode_checkpoint(
     threads: int,
     architecture: Architecture | None = None,
     *,
+    inputs: str | None = None,
     is_file: bool,
 ) -> DerivedCheckpoint:
     """Return an opened checkpoint in the form of another producer, or of another scheme.
 
-    `is_file` says that it becomes one file, which states in its metadata how weights are stored.
+    `is_file` says that it becomes one file, which states in its metadata how weights are stored;
+    `inputs` is what is to be stated of inputs, None for what the producer states.
 
     CheckpointError: it is not quantized, or not in a form that can be transcoded; or it has tensors
     that the other form has no place for.
@@ -60,7 +62,7 @@ def transcode_checkpoint(
     if target is not None:
         dtypes = DtypeMap.from_mapping({target.float32.pattern: "float32"})
     plans = [
-        plan_transcoding(source, component, recipe, scheme, threads, architecture)
+        plan_transcoding(source, component, recipe, scheme, threads, architecture, inputs)
         for component in source.components
     ]
     names = [name for plan in plans for name in plan.facts.model.names]

@@ -1,0 +1,124 @@
+"""What castwise states of inputs is what compressed-tensors' presets state, and runs alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from castwise import checkpoint
+from castwise.quantization.producers.registry import WRITTEN_WITH_INPUTS
+from producer_libraries import llama
+
+CT = "compressed-tensors"
+PRESETS = {
+    "fp8_channel": "FP8_DYNAMIC",
+    "fp8_block": "FP8_BLOCK",
+    "mxfp4": "MXFP4",
+    "mxfp6_e2m3": "MXFP6A8",
+    "mxfp8_e4m3": "MXFP8",
+    "int8_channel": "W8A8",
+    "int4_group": "W4AFP8",
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "plain"
+    torch.manual_seed(0)
+    llama().save_pretrained(folder)
+    return folder
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model.eval()(torch.arange(1, 17)[None]).logits
+    return found
+
+
+def with_preset(preset: str, scheme_format: str) -> Any:
+    """Make a configuration of compressed-tensors alone."""
+    from compressed_tensors.quantization import (  # noqa: PLC0415
+        QuantizationConfig,
+        preset_name_to_scheme,
+    )
+
+    scheme = preset_name_to_scheme(preset, ["Linear"])
+    scheme.format = scheme_format
+    return QuantizationConfig(
+        config_groups={"group_0": scheme},
+        format=scheme_format,
+        quantization_status="compressed",
+        ignore=["lm_head"],
+    )
+
+
+def test_each_scheme_has_its_preset() -> None:
+    rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == "dynamic"]
+    assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in PRESETS}
+
+
+@pytest.mark.parametrize("scheme", PRESETS)
+def test_the_configuration_is_that_of_the_preset(tmp_path: Path, plain: Path, scheme: str) -> None:
+    from compressed_tensors.compressors.format import infer_module_format  # noqa: PLC0415
+    from compressed_tensors.quantization import QuantizationConfig  # noqa: PLC0415
+
+    checkpoint.quantize_file(plain, tmp_path / "model", scheme, recipe=CT, inputs="dynamic")
+    config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
+    section = config["quantization_config"]
+    wanted = with_preset(PRESETS[scheme], section["format"])
+    found = QuantizationConfig.model_validate(section)
+    assert found.model_dump() == wanted.model_dump()
+    if scheme != "int4_group":  # whose bytes are those that vLLM's kernel of W4AFP8 loads
+        group = wanted.config_groups["group_0"]
+        assert section["format"] == infer_module_format(torch.nn.Linear, group).value
+
+
+def logits_of_preset(decoded: Path, preset: str, scale: float | None) -> list[torch.Tensor]:
+    """Return what decoded weights give, without and with the preset's inputs."""
+    from compressed_tensors.quantization import (  # noqa: PLC0415
+        QuantizationStatus,
+        apply_quantization_config,
+    )
+
+    model = llama(decoded)
+    without = logits(model)
+    config = with_preset(preset, "dense")
+    for group in config.config_groups.values():
+        group.weights = None
+    config.quantization_status = QuantizationStatus.FROZEN
+    apply_quantization_config(model, config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("input_global_scale"):
+            parameter.data.fill_(scale)
+    return [without, logits(model)]
+
+
+@pytest.mark.parametrize("scheme", PRESETS)
+def test_transformers_quantizes_the_inputs(tmp_path: Path, plain: Path, scheme: str) -> None:
+    """It computes what it does with the decoded weights and the preset's inputs, to the bit."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    model, decoded = tmp_path / "model", tmp_path / "decoded"
+    checkpoint.quantize_file(plain, model, scheme, recipe=CT, inputs="dynamic")
+    checkpoint.dequantize_file(model, decoded)
+    found = logits(AutoModelForCausalLM.from_pretrained(model))
+    without, wanted = logits_of_preset(decoded, PRESETS[scheme], None)
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, without)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.03])
+def test_a_constant_scale_of_inputs(tmp_path: Path, plain: Path, scale: float) -> None:
+    """compressed-tensors divides by what it stores, so that is the reciprocal."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    model, decoded = tmp_path / "model", tmp_path / "decoded"
+    checkpoint.quantize_file(plain, model, "nvfp4", recipe=CT, inputs=scale)
+    checkpoint.dequantize_file(model, decoded)
+    found = logits(AutoModelForCausalLM.from_pretrained(model))
+    without, wanted = logits_of_preset(decoded, "NVFP4", 1 / scale)
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, without)
