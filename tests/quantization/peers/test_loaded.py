@@ -96,7 +96,11 @@ def test_transformers_loads_experts(tmp_path: Path, experts: Path, scheme: Any) 
 def test_transformers_does_not_load_other_experts(
     tmp_path: Path, experts: Path, scheme: Any
 ) -> None:
-    checkpoint.quantize_file(experts, tmp_path / "result", scheme, recipe="compressed-tensors")
+    try:
+        checkpoint.quantize_file(experts, tmp_path / "result", scheme, recipe="compressed-tensors")
+    except checkpoint.CheckpointError as error:  # no other consumer loads them, either
+        assert f"transformers decodes no experts from {scheme}" in str(error)  # noqa: PT017
+        return
     checkpoint.dequantize_file(tmp_path / "result", tmp_path / "decoded")
     try:
         loads = same_logits(tmp_path / "result")
