@@ -209,6 +209,29 @@ def test_stored_rows_are_compared_as_decoded_ones(row: Any, shape: tuple[int, in
             assert found.is_made or part != "none" or is_decoded
 
 
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("scheme", ["fp8_block", "mxfp8_e4m3", "nvfp4", "int4_group"])
+def test_the_first_of_equal_losses_is_found_among_all_parts(scheme: Any) -> None:
+    """Parts repeat those before them: what is largest was known, or comes in the last one alone."""
+    part = np.random.default_rng(1).standard_normal((128, 1024)).astype(ml_dtypes.bfloat16)
+    part[5, 7:90] = 0
+    part[6, ::3] = 1e-6  # which no scale holds beside the others
+    part[9, ::5] *= -0.0
+    weight = np.tile(part, (4, 1))
+    q = quantization.quantize(weight, scheme)
+    for changes in ([], [(300, 11, np.nan)], [(511, 1000, 3e4), (511, 1001, -3e4)]):
+        for row, column, value in changes:
+            weight[row, column] = value
+        found = compare_rows(weight, q, "peer")
+        assert found is not None
+        values = quantization.dequantize(q, weight.dtype)
+        assert found.comparison == compare(weight, values, measure=True)
+        difference = found.comparison.largest_difference
+        assert difference is not None
+        assert difference[1] in found.values
+        assert {values.reshape(-1)[place] for place in found.values} == {*found.values.values()}
+
+
 def test_scales_of_columns_of_a_square_matrix() -> None:
     """Its shape does not tell that the core sees it turned."""
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(ml_dtypes.bfloat16)

@@ -45,27 +45,30 @@ struct Pair<'a> {
     /// Their places in the tile, upwards, if it has others.
     places: Option<&'a [u16]>,
     runs: &'a [Run],
+    /// The flat index of the array's first element.
+    start: u64,
     /// Whether the flat indices of the tile's elements follow each other.
     is_in_order: bool,
 }
 
 impl Pair<'_> {
-    /// Returns the smallest flat index of the elements that are chosen, by their places in the tile.
+    /// Returns the smallest flat index of the elements that are chosen, by their numbers in the pair.
     fn first_index(&self, is_chosen: impl Fn(usize) -> bool) -> Option<u64> {
-        let is_chosen = |place: usize| match self.places {
-            None => is_chosen(place),
-            Some(places) => places.binary_search(&(place as u16)).is_ok_and(&is_chosen),
-        };
         let mut first = None;
-        let mut place = 0;
+        let (mut place, mut end) = (0, 0);
         for row in self.runs.iter().flat_map(Run::each_row) {
-            for element in 0..row.count {
-                if is_chosen(place + element) {
-                    let index = (row.offsets[INDEX] + row.strides[INDEX] * element as isize) as u64;
-                    first = Some(first.map_or(index, |first: u64| first.min(index)));
-                    if self.is_in_order {
-                        return first;
-                    }
+            let begin = end;
+            end = match self.places {
+                None => place + row.count,
+                Some(places) => places.partition_point(|&other| usize::from(other) < place + row.count),
+            };
+            for number in (begin..end).filter(|&number| is_chosen(number)) {
+                let element = self.places.map_or(number, |places| places[number].into()) - place;
+                let offset = row.offsets[INDEX] + row.strides[INDEX] * element as isize;
+                let index = self.start + offset as u64;
+                first = Some(first.map_or(index, |first: u64| first.min(index)));
+                if self.is_in_order {
+                    return first;
                 }
             }
             place += row.count;
@@ -148,14 +151,21 @@ impl Side {
 pub(super) struct ComparedArrays<'a> {
     comparing: &'a Comparing,
     layout: &'a Layout,
+    /// The flat index of the first element.
+    start: u64,
     sides: [Side; 2],
 }
 
 impl<'a> ComparedArrays<'a> {
-    pub(super) fn new(comparing: &'a Comparing, layout: &'a Layout, arrays: &[Source<'_>; 2]) -> Self {
+    pub(super) fn new(
+        comparing: &'a Comparing,
+        layout: &'a Layout,
+        start: u64,
+        arrays: &[Source<'_>; 2],
+    ) -> Self {
         debug_assert!(layout.tile <= TILE, "a tile has room");
         let sides = [(0, SOURCE), (1, TARGET)].map(|(side, number)| Side::new(&arrays[side], layout, number));
-        Self { comparing, layout, sides }
+        Self { comparing, layout, start, sides }
     }
 
     pub(super) fn positions(&self) -> Positions {
@@ -170,27 +180,9 @@ impl Pass for ComparedArrays<'_> {
     type Outcome = Comparison;
 
     unsafe fn process(&self, positions: Range<usize>, buffers: &mut Buffers, outcome: &mut Comparison) {
-        let Self { comparing, layout, sides } = self;
-        let is_in_order = layout.count <= 1 || layout.line(INDEX) == Some(1);
-        let Buffers { runs, elements: [first, second], columns, short } = buffers;
-        short.columns.begin();
-        for position in positions.clone().step_by(layout.tile) {
-            if comparing.asked == Asked::SameBits && outcome.different > 0 {
-                return;
-            }
-            let count = layout.tile.min(positions.end - position);
-            layout.runs(position, count, runs);
-            // SAFETY: the caller's promise, for these elements.
-            unsafe {
-                let level = comparing.level;
-                let codes = [sides[0].read(level, runs, first), sides[1].read(level, runs, second)];
-                comparing.add_tile(
-                    &Pair { codes, count, places: None, runs, is_in_order },
-                    (columns, short),
-                    outcome,
-                );
-            }
-        }
+        buffers.begin();
+        // SAFETY: passed on.
+        unsafe { self.add(positions, buffers, outcome) };
     }
 
     fn merge(outcome: &mut Comparison, next: Comparison) {
@@ -198,13 +190,57 @@ impl Pass for ComparedArrays<'_> {
     }
 }
 
+impl ComparedArrays<'_> {
+    /// Adds a range of positions to an outcome of others, with the buffers that are those of it from [`Buffers::begin`] on.
+    ///
+    /// # Safety
+    /// As for [`Pass::process`].
+    pub(super) unsafe fn add(
+        &self,
+        positions: Range<usize>,
+        buffers: &mut Buffers,
+        outcome: &mut Comparison,
+    ) {
+        let Self { comparing, layout, start, sides } = self;
+        let is_in_order = layout.count <= 1 || layout.line(INDEX) == Some(1);
+        let Buffers { runs, elements: [first, second], columns, short } = buffers;
+        // Elements that are not copied need no room.
+        let is_whole = comparing.asked == Asked::SameBits && sides.iter().all(|side| side.operand.direct);
+        let tile = if is_whole { positions.len().max(1) } else { layout.tile };
+        for position in positions.clone().step_by(tile) {
+            if comparing.asked == Asked::SameBits && outcome.different > 0 {
+                return;
+            }
+            let count = tile.min(positions.end - position);
+            layout.runs(position, count, runs);
+            // SAFETY: the caller's promise, for these elements.
+            unsafe {
+                let level = comparing.level;
+                let codes = [sides[0].read(level, runs, first), sides[1].read(level, runs, second)];
+                comparing.add_tile(
+                    &Pair { codes, count, places: None, runs, start: *start, is_in_order },
+                    (columns, short),
+                    outcome,
+                );
+            }
+        }
+    }
+}
+
 /// The buffers of a thread.
 #[derive(Default)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     runs: Vec<Run>,
     elements: [Box<Tile<[u64; 2]>>; 2],
     columns: Room,
     short: ShortRoom,
+}
+
+impl Buffers {
+    /// Prepares for the first tile of an outcome.
+    pub(super) fn begin(&mut self) {
+        self.short.columns.begin();
+    }
 }
 
 /// The columns of a tile.
@@ -230,7 +266,7 @@ impl Comparing {
     pub(super) fn new(level: Level, common: Common, asked: Asked) -> Self {
         let values = common.components.map(Values::new);
         let has_rests = !values.iter().all(Values::is_exact);
-        let singles = Singles::new(level, &common);
+        let singles = if asked == Asked::SameBits { None } else { Singles::new(level, &common) };
         Self { level, common, values, has_rests, singles, asked }
     }
 
@@ -469,16 +505,23 @@ impl RawKernel for Same {
 
     #[inline(always)]
     unsafe fn run(self) -> bool {
+        /// Words after which is seen whether some are not the same: most tiles that differ do so from the start.
+        const WORDS: usize = 32;
         let Self { codes: [first, second], bytes } = self;
-        let words = bytes / size_of::<u64>();
+        let whole = bytes / size_of::<[u64; WORDS]>();
         let mut unlike = 0;
-        for word in 0..words {
-            // SAFETY: the caller of `is_same` vouches for the bytes, of which these are some.
-            let [a, b] =
-                [first, second].map(|codes| unsafe { codes.cast::<u64>().add(word).read_unaligned() });
-            unlike |= a ^ b;
+        for block in 0..whole {
+            for word in 0..WORDS {
+                // SAFETY: the caller of `is_same` vouches for the bytes, of which these are some.
+                let [a, b] = [first, second]
+                    .map(|codes| unsafe { codes.cast::<u64>().add(block * WORDS + word).read_unaligned() });
+                unlike |= a ^ b;
+            }
+            if unlike != 0 {
+                return false;
+            }
         }
-        for byte in words * size_of::<u64>()..bytes {
+        for byte in whole * size_of::<[u64; WORDS]>()..bytes {
             // SAFETY: as above.
             let [a, b] = [first, second].map(|codes| unsafe { codes.add(byte).read() });
             unlike |= u64::from(a ^ b);

@@ -10,10 +10,12 @@ mod losses;
 mod outcome;
 mod singles;
 
+pub(crate) use arrays::Buffers;
 pub use outcome::{Comparison, Losses};
 
-use crate::cpu::Level;
+use crate::cpu::{DefaultEnvironment, Level};
 use crate::exec::pass;
+use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SOURCE, TARGET, blocks};
 use crate::plan::operands::Source;
 
@@ -52,20 +54,57 @@ pub unsafe fn have_same_bits(shape: &[usize], first: Source<'_>, second: Source<
 /// # Safety
 /// As for [`compare`].
 unsafe fn run(shape: &[usize], arrays: [Source<'_>; 2], asked: Asked, threads: usize) -> Comparison {
-    let [first, second] = &arrays;
-    let comparing = Comparing::new(Level::active(), Common::of(first.format, second.format), asked);
-    let losses = (asked == Asked::Losses).then(Box::default);
-    let mut whole = Comparison { losses, ..Comparison::default() };
-    for layout in blocks::cut(Layout::new(axes(shape, first, second))) {
-        let compared = ComparedArrays::new(&comparing, &layout, &arrays);
+    let Steps { comparing, comparison: mut whole } =
+        Steps::new(arrays.each_ref().map(|array| array.format), asked);
+    for layout in blocks::cut(Layout::new(axes(shape, &arrays))) {
+        let compared = ComparedArrays::new(&comparing, &layout, 0, &arrays);
         // SAFETY: the caller's promise; the layouts have the elements of the arrays.
         whole.merge(&unsafe { pass::run_pass(&compared, compared.positions(), threads) });
     }
     whole
 }
 
+/// A comparison of two arrays of which some elements at a time are in memory. What was found of those before is known.
+pub(crate) struct Steps {
+    comparing: Comparing,
+    pub(crate) comparison: Comparison,
+}
+
+impl Steps {
+    /// Begins with buffers, which are those of this comparison from here on.
+    pub(crate) fn begin(formats: [Format; 2], measures: bool, buffers: &mut Buffers) -> Self {
+        buffers.begin();
+        Self::new(formats, if measures { Asked::Losses } else { Asked::Differences })
+    }
+
+    fn new(formats: [Format; 2], asked: Asked) -> Self {
+        let comparing = Comparing::new(Level::active(), Common::of(formats[0], formats[1]), asked);
+        let losses = (asked == Asked::Losses).then(Box::default);
+        Self { comparing, comparison: Comparison { losses, ..Comparison::default() } }
+    }
+
+    /// Adds elements, given the flat index of the first one.
+    ///
+    /// # Safety
+    /// As for [`compare`].
+    pub(crate) unsafe fn add(
+        &mut self,
+        shape: &[usize],
+        arrays: [Source<'_>; 2],
+        start: usize,
+        buffers: &mut Buffers,
+    ) {
+        let _environment = DefaultEnvironment::enter();
+        for layout in blocks::cut(Layout::new(axes(shape, &arrays))) {
+            let compared = ComparedArrays::new(&self.comparing, &layout, start as u64, &arrays);
+            // SAFETY: the caller's promise; the layouts have the elements of the arrays.
+            unsafe { compared.add(0..layout.count, buffers, &mut self.comparison) };
+        }
+    }
+}
+
 /// Returns the axes to walk.
-fn axes(shape: &[usize], first: &Source<'_>, second: &Source<'_>) -> Axes {
+fn axes(shape: &[usize], [first, second]: &[Source<'_>; 2]) -> Axes {
     let mut index_stride = 1isize;
     let mut axes = Axes::new();
     for (axis, &length) in shape.iter().enumerate().rev() {

@@ -69,18 +69,6 @@ impl Losses {
 }
 
 impl Comparison {
-    /// Moves all indices up.
-    pub(crate) fn shift(&mut self, by: u64) {
-        let losses = self.losses.as_deref_mut();
-        let (lost, relative) = losses.map_or((None, None), |losses| {
-            (losses.first_lost.as_mut(), losses.largest_relative.as_mut().map(|pair| &mut pair.1))
-        });
-        let ulps = self.largest_ulps.as_mut().map(|pair| &mut pair.1);
-        let difference = self.largest_difference.as_mut().map(|pair| &mut pair.1);
-        let indices = [ulps, difference, self.first_special.as_mut(), lost, relative];
-        indices.into_iter().flatten().for_each(|index| *index += by);
-    }
-
     pub(crate) fn merge(&mut self, more: &Self) {
         self.count += more.count;
         self.equal_bits += more.equal_bits;

@@ -6,13 +6,14 @@
 use super::differences::TileDifferences;
 use super::formats::{Codes, Common};
 use super::outcome::Losses;
-use crate::cpu::{Kernel, Level, RawKernel};
+use crate::cpu::level::run_portable;
+use crate::cpu::{InstructionSet, Kernel, Level, RawKernel};
 use crate::format::{FloatSpec, Format, Specials};
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::kernels::tile::{TILE, Tile};
 use crate::report::cast_report::smallest_nonzero;
 use crate::report::collector::copy_some;
-use crate::report::extremes::{Extremes, Outside, Within};
+use crate::report::extremes::{Extremes, Outside, Within, bits};
 use crate::report::max_relative_error::{MaxRelativeError, TINY};
 use crate::report::squares::{self, LANES, Values, exponent_of, power_of_two};
 use crate::report::tile_statistics::reader;
@@ -45,6 +46,7 @@ pub(super) struct Singles {
 #[derive(Default)]
 pub(super) struct Room {
     values: [Box<Tile<f32>>; 2],
+    errors: Box<Tile<f32>>,
     codes: [Box<Tile<u32>>; 2],
     max_relative_error: MaxRelativeError,
     indices: Box<Tile<u16>>,
@@ -112,7 +114,7 @@ impl Singles {
         room: &'a mut Room,
         losses: Option<&mut Losses>,
     ) -> Option<Compared<'a>> {
-        let Room { values: [x, y], codes: copies, max_relative_error, indices } = room;
+        let Room { values: [x, y], errors, codes: copies, max_relative_error, indices } = room;
         let full = count.next_multiple_of(LANES);
         for ((reader, &source), column) in self.readers.iter().zip(&codes).zip([&mut *x, &mut *y]) {
             let target = column.0.as_mut_ptr().cast();
@@ -120,23 +122,27 @@ impl Singles {
             unsafe { reader.run(level, Span { source, target, count, ..Span::EMPTY }) };
             column.0[count..full].fill(0.0);
         }
-        // Below 2^127, so that differences are within float32.
-        let mut range = Within { smallest: 0, largest: (f32::MAX / 2.0).to_bits(), mask: MAGNITUDE };
-        let extremes = |column: &Tile<f32>, range| {
-            // SAFETY: a tile has so many values, which do not change meanwhile.
-            Extremes::of(level, unsafe { Values::new(column.0.as_ptr(), full) }, range)
+        // Below 2^126, so that differences are within float32; those of NaN are not.
+        let most = (f32::MAX / 4.0).to_bits();
+        let summary = |x: &Tile<f32>, y: &Tile<f32>, errors: &mut Tile<f32>| {
+            // SAFETY: tiles have so many values, which do not change meanwhile.
+            let [before, after] = [x, y].map(|column| unsafe { Values::new(column.0.as_ptr(), full) });
+            Summary::of(level, [before, after], &mut errors.0[..full], max_relative_error.ratio(level))
         };
-        let [mut before, mut after] = [extremes(x, range), extremes(y, range)];
-        let largest = before.largest.max(after.largest);
-        if largest > range.largest {
+        let mut found = summary(x, y, errors);
+        if found.before.largest > most || found.error > most {
             return None;
         }
-        let grid = exponent_of(f64::from(f32::from_bits(largest))) + 1 - BITS;
+        // No result is above it. Where it is rounded, some value is not within the range.
+        let largest =
+            f64::from(f32::from_bits(found.before.largest)) + f64::from(f32::from_bits(found.error));
+        let grid = exponent_of(largest) + 1 - BITS;
+        let mut range = Within { smallest: 0, largest: f32::MAX.to_bits(), mask: MAGNITUDE };
         if grid > self.lowest {
             range.smallest = (power_of_two(grid + self.mantissa) as f32).to_bits();
         }
         let mut outside = 0;
-        if ![before, after].iter().all(|extremes| extremes.are_within(range)) {
+        if !(found.before.are_within(range) && found.after.are_within(range)) {
             // SAFETY: as above.
             let columns = [&x, &y].map(|column| unsafe { Values::new(column.0.as_ptr(), full) });
             outside = level.run(Outside { columns, range, indices });
@@ -147,14 +153,9 @@ impl Singles {
                 x.0[usize::from(index)] = 0.0;
                 y.0[usize::from(index)] = 0.0;
             }
-            [before, after] = [extremes(x, range), extremes(y, range)];
+            found = summary(x, y, errors);
         }
         let left = &indices.0[..outside];
-        let absent = (full - count + outside) as u64;
-        let vanished = match &losses {
-            Some(_) if u64::from(after.zeros) > absent => level.run(Vanished([&x.0[..full], &y.0[..full]])),
-            _ => 0,
-        };
         let mut differences = TileDifferences { equal_bits: count as u64, ..TileDifferences::default() };
         if !is_same {
             if self.widens {
@@ -182,44 +183,12 @@ impl Singles {
             differences.equal_bits -= u64::from(unlike);
             differences.ulps = (unlike > 0).then_some(u64::from(ulps));
         }
-        // SAFETY: as above; nothing but the pointer refers to results meanwhile.
-        let (sources, summary) = unsafe {
-            let sources = Values::new(x.0.as_ptr(), full);
-            (sources, max_relative_error.subtract(level, sources, y.0.as_mut_ptr()))
-        };
-        let error = f64::from(f32::from_bits(summary.largest));
-        let mut relative = None;
-        differences.difference = (differences.different > 0).then_some(error);
-        if let Some(losses) = losses {
-            let report = &mut losses.report;
-            let measured = count as u64 - outside as u64;
-            let equal = u64::from(summary.zeros) - absent;
-            let [smallest, largest] = [before.smallest, before.largest].map(|x| f64::from(f32::from_bits(x)));
-            losses.finite += measured;
-            losses.finite_equal += equal;
-            report.count += measured;
-            report.exact += equal;
-            report.underflowed += u64::from(vanished);
-            report.zero_in += u64::from(before.zeros) - absent;
-            report.amax = report.amax.max(largest);
-            report.amin_nonzero = smallest_nonzero(report.amin_nonzero, smallest);
-            report.max_abs_error = report.max_abs_error.max(error);
-            if largest > 0.0 {
-                squares::add_f32s(&mut report.signal, level, sources, (largest, grid), true);
-            }
-            if error > 0.0 {
-                // SAFETY: as above.
-                let errors = unsafe { Values::new(y.0.as_ptr(), full) };
-                squares::add_f32s(&mut report.noise, level, errors, (error, grid), true);
-                let may_exceed = summary.may_exceed || smallest < f64::from(TINY);
-                if may_exceed && max_relative_error.rise(level, sources, errors) {
-                    let quotient = max_relative_error.quotient();
-                    report.max_rel_error = report.max_rel_error.max(quotient);
-                    relative = Some(quotient);
-                }
-            }
-        }
-        let [sources, errors] = [&x.0[..count], &y.0[..count]];
+        differences.difference = (differences.different > 0).then_some(f32::from_bits(found.error).into());
+        let relative = losses.and_then(|losses| {
+            let counts = [full, count - outside, differences.equal_bits as usize - outside];
+            found.add_losses(level, [&**x, &**y, &**errors], (counts, grid), max_relative_error, losses)
+        });
+        let [sources, errors] = [&x.0[..count], &errors.0[..count]];
         Some(Compared { differences, left, relative, codes, size: self.size, sources, errors })
     }
 }
@@ -275,16 +244,143 @@ impl Compared<'_> {
     }
 }
 
-/// Counts numbers that are not zero in the first column only.
-struct Vanished<'a>([&'a [f32]; 2]);
+/// What is found of the values of a tile before and after, and of their differences.
+struct Summary {
+    before: Extremes,
+    /// But for the largest one.
+    after: Extremes,
+    /// The largest magnitude of differences, as bits.
+    error: u32,
+    /// Whether some relative error may exceed the largest so far.
+    may_exceed: bool,
+}
 
-impl Kernel for Vanished<'_> {
-    type Output = u32;
+impl Summary {
+    /// Finds it, and the differences.
+    fn of(level: Level, [before, after]: [Values; 2], errors: &mut [f32], ratio: f32) -> Self {
+        let mut summary = if level.set() >= InstructionSet::Neon {
+            level.run(SummaryLoop::<true> { before, after, errors, ratio })
+        } else {
+            // SAFETY: a safe kernel has no requirements.
+            unsafe { run_portable(SummaryLoop::<false> { before, after, errors, ratio }) }
+        };
+        // Most tiles have no zero before, and need no second pass for that.
+        if summary.before.smallest == 0 {
+            let range = Within { smallest: 0, largest: MAGNITUDE, mask: MAGNITUDE };
+            summary.before =
+                Extremes { largest: summary.before.largest, ..Extremes::zeros(level, before, range) };
+        }
+        summary
+    }
+
+    /// Adds what a tile lost, given its columns and how many values they have, how many of these are measured, and how many
+    /// of these have equal codes. Returns the largest relative error, if it exceeds the one before.
+    fn add_losses(
+        &self,
+        level: Level,
+        [x, y, errors]: [&Tile<f32>; 3],
+        ([full, measured, equal], grid): ([usize; 3], i32),
+        max_relative_error: &mut MaxRelativeError,
+        losses: &mut Losses,
+    ) -> Option<f64> {
+        let Self { before, after, error, may_exceed } = self;
+        let report = &mut losses.report;
+        let absent = (full - measured) as u32;
+        // Where no value before is zero, equal values have equal codes.
+        let [vanished, equal] = if before.zeros > absent {
+            let [vanished, equal] = level.run(Coincidences([&x.0[..full], &y.0[..full]]));
+            [vanished, equal - absent]
+        } else {
+            [after.zeros - absent, equal as u32]
+        };
+        let [smallest, largest, error] =
+            [before.smallest, before.largest, *error].map(|x| f64::from(f32::from_bits(x)));
+        losses.finite += measured as u64;
+        losses.finite_equal += u64::from(equal);
+        report.count += measured as u64;
+        report.exact += u64::from(equal);
+        report.underflowed += u64::from(vanished);
+        report.zero_in += u64::from(before.zeros - absent);
+        report.amax = report.amax.max(largest);
+        report.amin_nonzero = smallest_nonzero(report.amin_nonzero, smallest);
+        report.max_abs_error = report.max_abs_error.max(error);
+        // SAFETY: the tiles have so many values, which do not change meanwhile.
+        let [sources, errors] = [x, errors].map(|column| unsafe { Values::new(column.0.as_ptr(), full) });
+        if largest > 0.0 {
+            squares::add_f32s(&mut report.signal, level, sources, (largest, grid), true);
+        }
+        if error > 0.0 {
+            squares::add_f32s(&mut report.noise, level, errors, (error, grid), true);
+            let may_exceed = *may_exceed || smallest < f64::from(TINY);
+            if may_exceed && max_relative_error.rise(level, sources, errors) {
+                let quotient = max_relative_error.quotient();
+                report.max_rel_error = report.max_rel_error.max(quotient);
+                return Some(quotient);
+            }
+        }
+        None
+    }
+}
+
+/// Does so in one pass, but for zeros before; `FUSED` uses fused multiply-add.
+struct SummaryLoop<'a, const FUSED: bool> {
+    before: Values,
+    after: Values,
+    errors: &'a mut [f32],
+    ratio: f32,
+}
+
+impl<const FUSED: bool> Kernel for SummaryLoop<'_, FUSED> {
+    type Output = Summary;
 
     #[inline(always)]
-    fn run(self) -> u32 {
+    fn run(self) -> Summary {
+        let Self { before, after, errors, ratio } = self;
+        let (mut smallest, mut largest) = (u32::MAX, 0);
+        let (mut below, mut zeros) = (u32::MAX, 0);
+        let (mut most, mut excess) = (0, 0);
+        assert!(errors.len() == before.count() && errors.len() == after.count());
+        for (i, place) in errors.iter_mut().enumerate() {
+            // SAFETY: `i` is below both counts. (An array's `map` may be a function of its own, without the level's features.)
+            let (x, y) = unsafe { (before.get(i), after.get(i)) };
+            let error = y - x;
+            *place = error;
+            let (from, to) = (bits(x), bits(y));
+            smallest = from.min(smallest);
+            largest = from.max(largest);
+            // One is subtracted, so that zero wraps to the largest number.
+            below = to.wrapping_sub(1).min(below);
+            zeros += u32::from(to == 0);
+            most = bits(error).max(most);
+            let error = error.abs();
+            let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
+            // As integers, the bits of floats keep their sign.
+            excess = (more.to_bits() as i32).max(excess);
+        }
+        Summary {
+            before: Extremes { smallest, largest, zeros: 0 },
+            after: Extremes { smallest: below.wrapping_add(1), largest: 0, zeros },
+            error: most,
+            may_exceed: excess > 0,
+        }
+    }
+}
+
+/// Counts numbers that are not zero in the first column only, and those that are equal.
+struct Coincidences<'a>([&'a [f32]; 2]);
+
+impl Kernel for Coincidences<'_> {
+    type Output = [u32; 2];
+
+    #[inline(always)]
+    fn run(self) -> [u32; 2] {
         let [x, y] = self.0;
-        x.iter().zip(y).map(|(x, y)| u32::from((*y == 0.0) & (*x != 0.0))).sum()
+        let (mut vanished, mut equal) = (0, 0);
+        for (x, y) in x.iter().zip(y) {
+            vanished += u32::from((*y == 0.0) & (*x != 0.0));
+            equal += u32::from(x == y);
+        }
+        [vanished, equal]
     }
 }
 

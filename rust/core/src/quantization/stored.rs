@@ -7,7 +7,7 @@ use super::decode::{BlockDecoder, Decoding};
 use super::encode::{BlockEncoder, Encoded, Encoding, encode};
 use super::rows::Array;
 use super::work::Extent;
-use crate::compare::{self, Comparison};
+use crate::compare::{self, Comparison, Steps};
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::exec::buffers::with_buffers;
@@ -15,7 +15,10 @@ use crate::format::Format;
 use crate::report::values::Values;
 
 /// Elements that are decoded at a time, about: with what they are made of they stay in the second cache.
-const CHUNK: usize = 1 << 17;
+const CHUNK: usize = 1 << 16;
+
+/// Elements for which a thread keeps the memory: those of a row of blocks of 128 rows and 8,192 columns.
+const MOST_KEPT: usize = 1 << 20;
 
 /// How a stored weight differs from a plain one.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +37,7 @@ struct Room {
     values: Vec<u64>,
     codes: Vec<u64>,
     scales: Vec<u64>,
+    columns: compare::Buffers,
 }
 
 /// Compares a plain matrix with a stored one, decoded to a format; and, if there is an encoding, what that makes of the plain one
@@ -79,9 +83,11 @@ pub unsafe fn compare_stored(
     let too_long = || Error::InvalidOption {
         message: format!("x has shape {:?}, for whose decoded rows there is no memory.", x.shape),
     };
-    let mut encoder = None;
-    let mut found = StoredComparison { is_encoded: encoding.is_some(), ..StoredComparison::default() };
+    let (mut encoder, mut decoder): (_, Option<BlockDecoder>) = (None, None);
+    let mut is_made = encoding.is_some();
+    let mut found = Vec::new();
     let compare = |room: &mut Room| -> Result<_, Error> {
+        let mut steps = Steps::begin([x.format, format], measures, &mut room.columns);
         for start in (0..rows).step_by(step) {
             let count = step.min(rows - start);
             let part = |array: &Array, tall: usize| array.some_rows(start / tall, count.div_ceil(tall));
@@ -98,33 +104,36 @@ pub unsafe fn compare_stored(
                     ..decoding.clone()
                 }
             };
+            // Plans are for so many rows.
+            (encoder, decoder) = (encoder.filter(|_| count == step), decoder.filter(|_| count == step));
             // SAFETY: the caller's promise, for these rows; the rooms are of this thread.
             unsafe {
-                if let (true, Some(encoding)) = (found.is_encoded, encoding) {
-                    encoder = encoder.filter(|_| count == step);
-                    found.is_encoded = is_encoded((&x, encoding), &decoding, &mut encoder, room);
+                if let (true, Some(encoding)) = (is_made, encoding) {
+                    is_made = is_encoded((&x, encoding), &decoding, &mut encoder, room);
                 }
                 let values =
                     Array::dense(&mut room.values, &[count, columns], format).ok_or_else(too_long)?;
-                BlockDecoder::new(decoding, &values)?.decode(values.pointer, 1)?;
-                let mut more = compare::compare(&x.shape, x.source(), values.source(), measures, 1);
-                let first = (start * columns) as u64;
-                for index in indices(&more) {
-                    let place = values.pointer.wrapping_add(index as usize * format.item_size());
+                let decoder = match &mut decoder {
+                    Some(decoder) => decoder,
+                    none => none.insert(BlockDecoder::new(decoding.clone(), &values)?),
+                };
+                decoder.place(&decoding);
+                decoder.decode(values.pointer, 1)?;
+                let first = start * columns;
+                steps.add(&x.shape, [x.source(), values.source()], first, &mut room.columns);
+                for index in indices(&steps.comparison).filter(|&index| index >= first as u64) {
+                    let place = values.pointer.wrapping_add((index as usize - first) * format.item_size());
                     let mut value = [0.0];
                     Values::new(format).read(Level::active(), place, &mut value, &mut [0.0]);
-                    found.values.push((first + index, value[0]));
+                    found.push((index, value[0]));
                 }
-                more.shift(first);
-                found.comparison.merge(&more);
             }
         }
-        let known: Vec<u64> = indices(&found.comparison).collect();
-        found.values.retain(|(index, _)| known.contains(index));
-        Ok(found)
+        let known: Vec<u64> = indices(&steps.comparison).collect();
+        found.retain(|(index, _)| known.contains(index));
+        Ok(StoredComparison { comparison: steps.comparison, is_encoded: is_made, values: found })
     };
-    // A thread keeps the memory of a chunk, but no more.
-    if step.min(rows).saturating_mul(columns) <= CHUNK {
+    if step.min(rows).saturating_mul(columns) <= MOST_KEPT {
         with_buffers(compare)
     } else {
         compare(&mut Room::default())

@@ -26,7 +26,12 @@ impl Extremes {
         if both.smallest > 0 {
             return both;
         }
-        Self { largest: both.largest, ..level.run(Zeros { sources, range }) }
+        Self { largest: both.largest, ..Self::zeros(level, sources, range) }
+    }
+
+    /// Finds the smallest one, and how many are zero.
+    pub(crate) fn zeros(level: Level, sources: Values, range: Within) -> Self {
+        level.run(Zeros { sources, range })
     }
 
     /// Returns whether all sources are zero or within a range.
@@ -107,15 +112,21 @@ impl<const COLUMNS: usize> Kernel for Outside<'_, COLUMNS> {
         let count = columns[0].count();
         assert!(columns.iter().all(|column| column.count() == count));
         for start in (0..count).step_by(LANES) {
+            // Loops, as `fold` may be a function of its own, which has not the features of the level.
             let is_outside = |lane| {
-                columns.iter().fold(false, |any, column| {
+                let mut any = false;
+                for column in &columns {
                     // SAFETY: `start` is below the count of each column, a multiple of LANES, and so is `start + lane`.
                     let magnitude = (unsafe { column.get(start + lane) }.to_bits() & mask) as i32;
                     // As integers with a sign, which compilers compare in one instruction: negative ones are below.
-                    any | (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0))
-                })
+                    any |= (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0));
+                }
+                any
             };
-            let any = (0..LANES).fold(0, |any, lane| any | u32::from(is_outside(lane)));
+            let mut any = 0;
+            for lane in 0..LANES {
+                any |= u32::from(is_outside(lane));
+            }
             if any == 0 {
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use super::extremes::bits;
 use super::squares::{LANES, Values};
+use crate::cpu::level::run_portable;
 use crate::cpu::{InstructionSet, Kernel, Level, RawKernel};
 
 /// Below this, products of relative errors and sources may lose bits.
@@ -82,16 +83,22 @@ impl MaxRelativeError {
     /// # Safety
     /// As many results as sources are readable and writable at the pointer.
     pub(crate) unsafe fn subtract(self, level: Level, sources: Values, results: *mut f32) -> ErrorSummary {
+        let ratio = self.ratio(level);
         // SAFETY: the caller's promise.
         unsafe {
             if level.set() >= InstructionSet::Neon {
-                level.run_raw(ErrorLoop::<true> { sources, results, ratio: self.ratio })
+                level.run_raw(ErrorLoop::<true> { sources, results, ratio })
             } else {
-                // The product may be rounded up, so the ratio is taken lower.
-                let ratio = f32::from_bits(self.ratio.to_bits().saturating_sub(8));
-                level.run_raw(ErrorLoop::<false> { sources, results, ratio })
+                run_portable(ErrorLoop::<false> { sources, results, ratio })
             }
         }
+    }
+
+    /// Returns a ratio by which errors are compared with products of sources, rounded at levels without fused multiply-add.
+    pub(crate) fn ratio(self, level: Level) -> f32 {
+        // The product may be rounded up, so the ratio is taken lower.
+        let less = if level.set() >= InstructionSet::Neon { 0 } else { 8 };
+        f32::from_bits(self.ratio.to_bits().saturating_sub(less))
     }
 
     /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
@@ -139,11 +146,19 @@ impl Kernel for Rise {
             let at = |lane| unsafe { (sources.get(start + lane).abs(), errors.get(start + lane).abs()) };
             // An error above an exact product is not below the rounded one.
             let may_rise = |(x, error): (f32, f32)| (error >= most.ratio * x) & (error > 0.0) & (x > 0.0);
-            if !(0..LANES).fold(false, |any, lane| any | may_rise(at(lane))) {
+            // A loop, as `fold` may be a function of its own, which has not the features of the level.
+            let mut any = 0;
+            for lane in 0..LANES {
+                any |= u32::from(may_rise(at(lane)));
+            }
+            if any == 0 {
                 continue;
             }
             let rises = |most: MaxRelativeError, (x, error): (f32, f32)| most.is_below(error, x) & (x > 0.0);
-            let found: u64 = (0..LANES).map(|lane| u64::from(rises(most, at(lane)))).sum();
+            let mut found = 0;
+            for lane in 0..LANES {
+                found |= u64::from(rises(most, at(lane)));
+            }
             if found == 0 {
                 continue;
             }

@@ -87,7 +87,8 @@ pub(crate) fn add_f32s(
 ) {
     // Where the squares of a lane have no more bits than float64, no addition rounds.
     const BITS: i32 = f64::MANTISSA_DIGITS as i32 - (TILE / LANES).ilog2() as i32;
-    if is_exact && 2 * (exponent_of(largest) + 1 - grid) > BITS {
+    let spare = BITS - 2 * (exponent_of(largest) + 1 - grid);
+    if is_exact && spare < 0 {
         let mut wide = Tile([0.0; TILE]);
         for (i, wide) in wide.0[..column.count()].iter_mut().enumerate() {
             // SAFETY: `i` is below the count.
@@ -100,17 +101,19 @@ pub(crate) fn add_f32s(
         vectors.run(VectorSquares::<V> { column, _vectors: vectors })
     });
     let mut lanes = lanes.unwrap_or_else(|| level.run(Squares { column }));
-    if is_exact {
-        let unit = power_of_two(-2 * grid);
-        let units: u64 = lanes.into_iter().map(|lane| (lane * unit) as u64).sum();
-        return sum.add(u128::from(units), 2 * grid);
-    }
     let mut count = LANES;
-    while count > 1 {
+    // A sum of two lanes has a bit more; one of integers has room for all.
+    let least = if is_exact { LANES >> spare.min(LANES.ilog2() as i32) } else { 1 };
+    while count > least {
         count /= 2;
         for lane in 0..count {
             lanes[lane] += lanes[lane + count];
         }
+    }
+    if is_exact {
+        let unit = power_of_two(-2 * grid);
+        let units: u64 = lanes[..count].iter().map(|lane| (lane * unit) as u64).sum();
+        return sum.add(u128::from(units), 2 * grid);
     }
     // The square of a float32 is a normal float64.
     let total = lanes[0].to_bits();

@@ -2,7 +2,7 @@
 
 use super::block_arithmetic::{BlockArithmetic, BlockOperands, BlockRow};
 use super::containers::{ContainerBuffers, Containers};
-use super::operands::GlobalUse;
+use super::operands::{Decoding, GlobalUse};
 use super::results::{Bf16Products, ResultRows, Results};
 use super::tables::{Parts, TableRoom, Tables};
 use super::values::CodeValues;
@@ -47,6 +47,17 @@ impl<T: Real> Decoder<T> {
     /// Whether it is for the active level of the CPU, and reads nothing but when it is run.
     pub(super) fn is_repeatable(&self) -> bool {
         self.level == Level::active() && self.arithmetic.groups.is_none() && self.divisors.is_none()
+    }
+
+    /// Sees other arrays of codes and of what blocks have.
+    pub(super) fn place(&mut self, Decoding { data, scale, zero_point, bias, .. }: &Decoding) {
+        self.containers.data.set_first(data.pointer);
+        let BlockArithmetic { scale: scales, zero_point: zeros, bias: biases, .. } = &mut self.arithmetic;
+        for (items, array) in [scales, zeros, biases].into_iter().zip([scale, zero_point, bias]) {
+            if let (Some(items), Some(array)) = (items, array) {
+                items.items.set_first(array.pointer);
+            }
+        }
     }
 
     /// # Safety

@@ -65,6 +65,14 @@ impl BlockDecoder {
         }))
     }
 
+    /// Sees other arrays of the same shapes, strides and formats, where these are but codes and what blocks have.
+    pub(super) fn place(&mut self, decoding: &Decoding) {
+        match &mut self.0 {
+            By::F32(decoder) => decoder.place(decoding),
+            By::F64(decoder) => decoder.place(decoding),
+        }
+    }
+
     /// Whether it is for the active level of the CPU, and reads nothing but when it is run.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
