@@ -13,13 +13,13 @@ from castwise.cli import main
 FP8 = ("--scheme", "fp8_channel", "--recipe", "compressed-tensors")
 FEW, MANY = 20, 70
 COMMANDS = {
-    "quantize": (("quantize", "plain", "out", *FP8), 300),
-    "dequantize": (("dequantize", "fp8", "out"), 265),
-    "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 475),
-    "verify": (("verify", "plain", "fp8"), 295),
-    "diff": (("diff", "plain", "fp8"), 350),
-    "survey": (("survey", "plain"), 80),
-    "advise": (("advise", "plain", "--bits", "40"), 590),
+    "quantize": (("quantize", "plain", "out", *FP8), 295),
+    "dequantize": (("dequantize", "fp8", "out"), 250),
+    "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 422),
+    "verify": (("verify", "plain", "fp8"), 262),
+    "diff": (("diff", "plain", "fp8"), 325),
+    "survey": (("survey", "plain"), 73),
+    "advise": (("advise", "plain", "--bits", "40"), 580),
 }
 
 

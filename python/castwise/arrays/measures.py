@@ -57,6 +57,7 @@ class Measures:
         self._is_counted = is_counted
         kinds, bits = _kinds(source, target)
         self._complex = "complex" in kinds
+        self.are_floats = kinds == ["float", "float"]
         # Elements, those with other values (NaN is like any other NaN), those beyond tolerances.
         self.count = self.different = self.beyond = 0
         self.gap = LargestGap()

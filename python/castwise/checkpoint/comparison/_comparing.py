@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from castwise._core import block_amax, cast
 from castwise._options import Arithmetic
 from castwise.arrays.measures import Measures
-from castwise.checkpoint._tensors import format_info, numpy_dtype
+from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
 from castwise.checkpoint.comparison._schemes import SchemeProver, SchemeSearch, SchemeTrial
 from castwise.checkpoint.comparison._sides import (
@@ -60,6 +60,18 @@ def worker_count(threads: int | None) -> int:
     return min(checked_threads(threads), _MOST_WORKERS)
 
 
+class _TensorPair(NamedTuple):
+    """A tensor of A and one of B, by what their headers state."""
+
+    names: tuple[str, str]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    # None of one that castwise does not know, of which bytes are compared.
+    formats: tuple[str | None, str | None]
+    labels: tuple[str, str]
+    quantized: tuple[bool, bool]
+    nbytes: int  # of that of A, as stored
+
+
 class Comparing:
     """Compares pairs of tensors of two checkpoints."""
 
@@ -100,109 +112,111 @@ class Comparing:
         with ThreadPoolExecutor(self._workers + 1) as self._pool:
             for name, other in pairs.items():
                 meter.starts(name)
-                tensors.append(self._compare(name, other, meter))
-                meter.finish(self._original.info(name).nbytes)
+                pair = self._pair(name, other)
+                tensors.append(self._compare(pair, meter))
+                meter.finish(pair.nbytes)
         meter.starts(None)
         for side in sides:
             side.check_unchanged()
         return tensors
 
-    def _compare(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
-        """Compare the tensor `name` of A with `other` of B."""
+    def _pair(self, name: str, other: str) -> _TensorPair:
+        """Describe the tensor `name` of A and `other` of B."""
         original, copy = self._original, self._copy
-        shapes = original.shape(name), copy.shape(other)
-        infos = original.info(name), copy.info(other)
-        formats = original.format(name, infos[1].format), copy.format(other, infos[0].format)
-        labels = tuple(
-            format_name or info.stored for format_name, info in zip(formats, infos, strict=True)
+        info, other_info = original.info(name), copy.info(other)
+        formats = original.format(name, other_info.format), copy.format(other, info.format)
+        return _TensorPair(
+            (name, other),
+            (original.shape(name), copy.shape(other)),
+            formats,
+            (formats[0] or info.stored, formats[1] or other_info.stored),
+            (original.is_decoded(name), copy.is_decoded(other)),
+            info.nbytes,
         )
-        tensor = TensorDiff(
+
+    def _result(self, pair: _TensorPair, reason: str, beyond: int, **fields: Any) -> TensorDiff:  # noqa: ANN401
+        """Return how a pair differs; `beyond` counts if there are tolerances."""
+        name, other = pair.names
+        return TensorDiff(
             name,
-            "equal",
+            reason,
             None if name == other else other,
-            formats=(labels[0], labels[1]),
-            quantized=(original.is_decoded(name), copy.is_decoded(other)),
-            shapes=shapes,
-            beyond=None if self._tolerances is None else 0,
+            formats=pair.labels,
+            quantized=pair.quantized,
+            shapes=pair.shapes,
+            beyond=None if self._tolerances is None else beyond,
+            **fields,
         )
-        if shapes[0] != shapes[1]:
-            return replace(tensor, reason="shapes", beyond=self._tolerances and 1)
-        if formats == (None, None) and infos[0].stored == infos[1].stored:
+
+    def _compare(self, pair: _TensorPair, meter: ProgressMeter) -> TensorDiff:
+        """Compare a tensor of A with one of B."""
+        formats = pair.formats
+        if pair.shapes[0] != pair.shapes[1]:
+            return self._result(pair, "shapes", 1)
+        if formats == (None, None) and len({*pair.labels}) == 1:
             if self._explains:
-                return self._compare_bytes(tensor, name, other)
-            return self._compare_values(tensor, (name, other), (None, None), meter)
-        if common_format(*formats) is None or (self._is_exact and formats[0] != formats[1]):
-            return replace(tensor, reason="formats", beyond=self._tolerances and 1)
-        return self._compare_values(tensor, (name, other), formats, meter)
+                return self._compare_bytes(pair)
+        elif common_format(*formats) is None or (self._is_exact and formats[0] != formats[1]):
+            return self._result(pair, "formats", 1)
+        return self._compare_values(pair, meter)
 
     def _pairs(
-        self, names: tuple[str, str], formats: tuple[str | None, str | None], count: int = 0
+        self, pair: _TensorPair, count: int = 0
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Read two tensors in pieces of so many elements, by default as memory allows."""
-        count = count or piece_elements(formats[0], PIECES_BYTES // max(self._workers, 2))
-        original = self._original.pieces(names[0], formats[0], repeat(count))
-        return zip(original, self._copy.pieces(names[1], formats[1], repeat(count)), strict=True)
+        (name, other), (source, target) = pair.names, pair.formats
+        count = count or piece_elements(source, PIECES_BYTES // max(self._workers, 2))
+        original = self._original.pieces(name, source, repeat(count))
+        return zip(original, self._copy.pieces(other, target, repeat(count)), strict=True)
 
-    def _compare_bytes(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
+    def _compare_bytes(self, pair: _TensorPair) -> TensorDiff:
         """Compare tensors in a format that castwise does not know, byte by byte."""
         different, count, place = 0, 0, None
-        for original, copy in self._pairs((name, other), (None, None)):
+        for original, copy in self._pairs(pair):
             places = np.flatnonzero(original != copy)
             if places.size and place is None:
                 place = count + int(places[0])
             different += places.size
             count += original.size
-        if not different:
-            return replace(tensor, count=count)
-        return replace(
-            tensor,
-            reason="values",
+        return self._result(
+            pair,
+            "values" if different else "equal",
+            different,
             count=count,
             different=different,
-            beyond=self._tolerances and different,
             max_abs_index=None if place is None else (place,),
         )
 
-    def _compare_values(
-        self,
-        tensor: TensorDiff,
-        names: tuple[str, str],
-        formats: tuple[str | None, str | None],
-        meter: ProgressMeter,
-    ) -> TensorDiff:
-        name, other = names
-        shape = self._original.shape(name)
-        nbytes, size = self._original.info(name).nbytes, max(math.prod(shape), 1)
-        source, target = (format_name or BYTES for format_name in formats)
+    def _compare_values(self, pair: _TensorPair, meter: ProgressMeter) -> TensorDiff:
+        (name, other), (shape, _), nbytes = pair.names, pair.shapes, pair.nbytes
+        size = max(math.prod(shape), 1)
+        source, target = pair.formats[0] or BYTES, pair.formats[1] or BYTES
         measures = Measures(
             source, target, self._tolerances, self._threads, is_counted=not self._explains
         )
 
-        pairs = partial(self._pairs, names, formats)
+        pairs = partial(self._pairs, pair)
 
         def report_progress() -> None:
             meter.reaches(round(measures.count / size * nbytes), name)
 
         search = prover = None
-        are_floats = {format_info(format_name).kind for format_name in (source, target)} == {
-            "float"
-        }
-        if self._explains and are_floats:
+        if self._explains and measures.are_floats:
             search = SchemeSearch(
                 self._schemes,
                 pairs,
                 shape=shape,
                 to=target,
-                weight=self._copy.weights.get(other) if tensor.quantized[1] else None,
+                weight=self._copy.weights.get(other) if pair.quantized[1] else None,
                 form=partial(self._form, other),
                 amaxes=partial(self._amaxes_of, name),
             )
         walk = PieceWalk(measures, self._pool, self._workers, report_progress)
-        is_stored = are_floats and source == target and tensor.quantized == (False, True)
+        is_stored = measures.are_floats and source == target and pair.quantized == (False, True)
         if is_stored and self._tolerances is None and other not in self._copy.transposed_names:
             # Of others it is not likely that a recipe explains them.
             trial = None if search is None else search.trial()
-            walk.over_stored(self._stored_rows(name, other, source, trial), self._arithmetic, trial)
+            walk.over_stored(self._stored_rows(pair, source, trial), self._arithmetic, trial)
         else:
             if self._explains:
                 prover = Prover(source, target, size, self._recipes_found, self._threads)
@@ -222,7 +236,7 @@ class Comparing:
                 prover = Prover(source, target, size, self._recipes_found, self._threads)
                 prover.try_all(pairs)
             if prover is not None:
-                explanation = self._explain(tensor, prover, pairs, search, sqnr_db=measures.sqnr_db)
+                explanation = self._explain(pair, prover, pairs, search, measures=measures)
         ratios = None
         if self._reference is not None and name in self._reference.names:
             ratios = (
@@ -230,19 +244,12 @@ class Comparing:
                 self._error_ratio(self._copy, other, name, target),
             )
         is_equal = not measures.different
-        reason = "values" if not is_equal else "equal" if source == target else "dtype"
-
-        # `replace` looks at each field, which takes longer than to name those that stay.
-        result = TensorDiff(
-            name,
-            reason,
-            tensor.renamed,
-            formats=tensor.formats,
-            quantized=tensor.quantized,
-            shapes=tensor.shapes,
+        result = self._result(
+            pair,
+            "values" if not is_equal else "equal" if source == target else "dtype",
+            measures.beyond,
             count=measures.count,
             different=measures.different,
-            beyond=None if self._tolerances is None else measures.beyond,
             max_ulp=measures.max_ulp,
             max_abs=measures.gap.size,
             max_abs_index=index_of(
@@ -261,18 +268,19 @@ class Comparing:
         return self._with_scales(result, name, other) if self._explains else result
 
     def _stored_rows(
-        self, name: str, other: str, to: str, trial: SchemeTrial | None
+        self, pair: _TensorPair, to: str, trial: SchemeTrial | None
     ) -> Iterator[tuple[NDArray[Any], StoredRows]]:
         """Read a plain tensor in as many rows at a time as slabs of the other one have."""
+        name, other = pair.names
         decoding = self._copy.decoding(other)
         assert decoding is not None, "it is quantized"  # noqa: S101
         columns = max(decoding.matrix_shape[-1], 1)
         step, most = decoding.step * columns, _SLABS_BYTES // (self._workers + 2)
         if trial is not None and trial.step is not None:
-            step = math.lcm(step, trial.step * self._original.shape(name)[-1])
+            step = math.lcm(step, trial.step * pair.shapes[0][-1])
         most = min(piece_elements(to, most), _SLAB_ELEMENTS)
         if (step := max(step // columns, 1)) != decoding.step:
-            decoding = replace(decoding, step=step)
+            decoding = decoding._replace(step=step)
         slabs = [*decoding.slabs(most)]
         counts = [(slab.stop - slab.start) * columns for slab in slabs]
         lefts = self._original.pieces(name, to, counts)
@@ -280,15 +288,15 @@ class Comparing:
 
     def _explain(
         self,
-        tensor: TensorDiff,
+        pair: _TensorPair,
         prover: Prover,
         pairs: Pairs,
         search: SchemeSearch | None,
         *,
-        sqnr_db: float | None,
+        measures: Measures,
     ) -> CastExplanation | None:
         """Return what makes B of A: of what fits alike a scheme if B is quantized, else a cast."""
-        is_quantized = tensor.quantized[1]
+        is_quantized, sqnr_db = pair.quantized[1], measures.sqnr_db
         is_likely = is_quantized or (
             sqnr_db is not None and _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS
         )
@@ -298,10 +306,9 @@ class Comparing:
             proof = search.proof()
             if proof is not None:
                 return proof
-        if all(tensor.quantized) and self._is_transcoded(tensor):
-            return CastExplanation(_TRANSCODED, {"transcoded": True}, tensor.count)
-        assert tensor.shapes is not None, "they are alike"  # noqa: S101
-        cast_explanation = prover.explanation(pairs, tensor.shapes[0])
+        if all(pair.quantized) and self._is_transcoded(*pair.names):
+            return CastExplanation(_TRANSCODED, {"transcoded": True})
+        cast_explanation = prover.explanation(pairs, pair.shapes[0])
         if cast_explanation is not None and cast_explanation.every_element and not is_quantized:
             return cast_explanation
         scheme_explanation = None if search is None else search.explanation()
@@ -313,10 +320,9 @@ class Comparing:
         fitting = [explanation for explanation in both if explanation is not None]
         return min(fitting, key=lambda explanation: explanation.disagreeing, default=None)
 
-    def _is_transcoded(self, tensor: TensorDiff) -> bool:
+    def _is_transcoded(self, name: str, other: str) -> bool:
         """Return True if both are quantized with the same codes and scales."""
-        original = self._original.decoding(tensor.name)
-        copy = self._copy.decoding(tensor.renamed or tensor.name)
+        original, copy = self._original.decoding(name), self._copy.decoding(other)
         return original is not None and copy is not None and have_same_parts(original, copy)
 
     def _form(self, name: str) -> QuantizedArray | None:

@@ -180,10 +180,11 @@ class Side:
         return in_pieces(arrays, counts)
 
     def _pieces(self, name: str, to: str | None, count: int) -> Iterator[NDArray[Any]]:
-        target = self._targets.get(name)
-        if target is None:
-            yield from self._stored_pieces(name, to, count)
-            return
+        if name not in self._targets:
+            return self._stored_pieces(name, to, count)
+        return self._cast_pieces(name, self._targets[name], count)
+
+    def _cast_pieces(self, name: str, target: str, count: int) -> Iterator[NDArray[Any]]:
         stored_pieces = self._stored_pieces(name, self.info(name).format, count)
         if self._options.count_places:
             stored_pieces = iter(
@@ -264,17 +265,18 @@ def piece_elements(name: str | None, nbytes: int) -> int:
 
 def in_pieces(arrays: Iterator[NDArray[Any]], counts: Iterable[int]) -> Iterator[NDArray[Any]]:
     """Cut a stream of flat arrays into others of so many elements each, the last what is left."""
-    following: NDArray[Any] | None = np.empty(0)
+    left: NDArray[Any] | None = None  # of an array, after what a piece took of it
     for count in counts:
         parts: list[NDArray[Any]] = []
         missing = count
-        while missing and following is not None:
-            if not following.size:
-                following = next(arrays, None)
-                continue
-            parts.append(following[:missing])
-            following = following[missing:]
-            missing -= parts[-1].size
+        while missing and (array := next(arrays, None) if left is None else left) is not None:
+            if array.size <= missing:
+                part, left = array, None
+            else:
+                part, left = array[:missing], array[missing:]
+            missing -= part.size
+            if part.size:
+                parts.append(part)
         if not parts:
             return
         yield parts[0] if len(parts) == 1 else np.concatenate(parts)

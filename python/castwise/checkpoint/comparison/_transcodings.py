@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def have_same_parts(first_plan: Decoding, second_plan: Decoding) -> bool:
     step = math.lcm(first_plan.step, second_plan.step, step_of(form))
     return all(
         _are_same(first_plan.rows(slab), second_plan.rows(slab))
-        for slab in replace(first_plan, step=step).slabs(_SLAB_ELEMENTS)
+        for slab in first_plan._replace(step=step).slabs(_SLAB_ELEMENTS)
     )
 
 

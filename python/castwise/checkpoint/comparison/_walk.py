@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -33,8 +32,7 @@ class _Piece(Protocol):
 _AnyPiece = TypeVar("_AnyPiece", bound=_Piece)
 
 
-@dataclass(frozen=True, slots=True)
-class PieceWalk:
+class PieceWalk(NamedTuple):
     """Walks over the pieces of two tensors."""
 
     # What adds up how they differ.

@@ -55,7 +55,7 @@ class WeightSlab(NamedTuple):
     make: Callable[[], tuple[Arrays, Report | None]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which takes longer to make, for each weight
 class WeightJob:
     """Makes the tensors that a weight becomes."""
 
@@ -64,24 +64,25 @@ class WeightJob:
     slabs: Callable[[Collection[str], str | None], Iterable[WeightSlab]]
 
     @classmethod
-    def of_one(
-        cls, name: str, slabs: Callable[[], Iterable[tuple[int, Callable[[], NDArray[Any]]]]]
-    ) -> WeightJob:
-        """Make one tensor of slabs, each with the number of its elements; nothing is measured."""
-
-        def make_arrays(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
-            return {name: make()}, None
-
-        return cls(
-            name,
-            lambda *_: (
-                WeightSlab({name: count}, partial(make_arrays, make)) for count, make in slabs()
-            ),
-        )
+    def of_one(cls, name: str, slabs: SingleSlabs) -> WeightJob:
+        """Make one tensor by itself."""
+        return cls(name, lambda *_: slabs_of_one(name, slabs))
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedTensor:
+# Lists the slabs of a tensor that is made by itself, with the number of their elements.
+SingleSlabs = Callable[[], Iterable[tuple[int, Callable[[], NDArray[Any]]]]]
+
+
+def slabs_of_one(name: str, slabs: SingleSlabs) -> Iterator[WeightSlab]:
+    """List the slabs of a tensor that is made by itself; nothing is measured."""
+
+    def make_arrays(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
+        return {name: make()}, None
+
+    return (WeightSlab({name: count}, partial(make_arrays, make)) for count, make in slabs())
+
+
+class DerivedTensor(NamedTuple):
     """A tensor that is decoded, encoded or transcoded as it is read."""
 
     # Its name and shape as derived; as stored what it is made of, and the bytes of that

@@ -217,8 +217,13 @@ class DecodeReport:
 
     def __add__(self, other: DecodeReport | CastReport) -> DecodeReport:
         """Add the counts of another report."""
-        pairs = ((getattr(self, name), getattr(other, name)) for name in _COUNTED)
-        return DecodeReport(*map(sum, pairs))
+        return DecodeReport(
+            self.count + other.count,
+            self.overflowed + other.overflowed,
+            self.underflowed + other.underflowed,
+            self.nan_out + other.nan_out,
+            self.zero_in + other.zero_in,
+        )
 
     __radd__ = __add__
 

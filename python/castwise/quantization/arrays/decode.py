@@ -132,11 +132,11 @@ def decoded_codes(q: StoredArray) -> Array:
     return codes
 
 
-def product_range(q: StoredArray) -> tuple[float, float]:
+def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, float]:
     """Bound the magnitudes of products of a code that is not 0 and its scale, as real numbers.
 
     Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
-    infinite or NaN, or other parts change the products.
+    infinite or NaN, which only reading them tells, or other parts change the products.
     """
     several = q.global_scale is not None and q.global_scale.size != 1
     if several or not _FURTHER.isdisjoint(q.extras):
@@ -157,12 +157,15 @@ def product_range(q: StoredArray) -> tuple[float, float]:
         return _UNKNOWN
     if options.get("global_use", "multiply") != "multiply":
         level = 1 / level
-    least, most = _code_range(options)
+    least, most = _code_range(options, q.data if reads_codes else None)
     return bounds[0] * level * least, bounds[1] * level * most
 
 
-def _code_range(options: Mapping[str, Any]) -> tuple[float, float]:
-    """Bound the magnitudes of codes that are not 0; of integers, those of their differences."""
+def _code_range(options: Mapping[str, Any], codes: Array | None) -> tuple[float, float]:
+    """Bound the magnitudes of codes that are not 0; of integers, those of their differences.
+
+    `codes` are looked through for those that are not finite, unless they are None.
+    """
     if options["element"] == "map":
         values = np.abs(options["code_map"]).astype(np.float64)
         return float(values[values > 0].min(initial=np.inf)), float(values.max())
@@ -170,6 +173,8 @@ def _code_range(options: Mapping[str, Any]) -> tuple[float, float]:
     if element.kind != "float":
         return 1.0, 2.0 ** (element.bits + 1)
     is_finite = not (element.has_infinity or element.has_nan)
+    if not is_finite and codes is not None and codes.dtype == dtype_of(element.name):
+        is_finite = _core.arrays_finite(lambda _: "codes", [codes], 1)
     return element.smallest_subnormal, float(element.max) if is_finite else np.inf
 
 
@@ -418,9 +423,11 @@ def losses_of(
     )
 
 
-def scales_tell(q: StoredArray, dtype: np.dtype[Any]) -> tuple[bool, bool]:
+def scales_tell(
+    q: StoredArray, dtype: np.dtype[Any], *, reads_codes: bool = False
+) -> tuple[bool, bool]:
     """Return whether no product becomes 0 for certain, and whether all values are finite."""
-    (least, most), row = product_range(q), finfo(dtype)
+    (least, most), row = product_range(q, reads_codes=reads_codes), finfo(dtype)
     is_finite = "bias" not in q.extras and most <= float(row.max) / _MARGIN
     return least >= row.smallest_subnormal * _MARGIN, is_finite
 

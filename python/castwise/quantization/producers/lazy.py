@@ -18,7 +18,7 @@ Item: TypeAlias = int | slice | EllipsisType
 Index: TypeAlias = Item | tuple[Item, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, which takes longer to make, for each weight
 class LazyArray:
     """A stored tensor in the place of an array: indexing it reads what is asked for."""
 

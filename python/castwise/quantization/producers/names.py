@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from castwise.quantization.producers.layouts import SCALE, Layout, Part
 
@@ -62,8 +61,7 @@ class Formatted(Protocol):
 T = TypeVar("T", bound=Formatted)
 
 
-@dataclass(frozen=True, slots=True)
-class Match(Generic[T]):
+class Match(NamedTuple, Generic[T]):
     """A layout that a payload and the tensors beside it fit."""
 
     layout: Layout  # the row of the table

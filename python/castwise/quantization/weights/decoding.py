@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,8 +143,7 @@ _PARTS = ("data", "scale", "global_scale", "zero_point")
 _OF_NUMBERS = frozenset((SCALE, GLOBAL, ZERO, ACTIVATION))
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(NamedTuple):
     """Rows of one matrix of a weight: where it is in the stack, and where they begin and end."""
 
     place: tuple[int, ...]
@@ -151,8 +151,7 @@ class Slab:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decoding:
+class Decoding(NamedTuple):
     """What a weight is, and how it is decoded."""
 
     shape: tuple[int, ...]  # its shape in an unquantized model
@@ -171,7 +170,7 @@ class Decoding:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
         *stack, rows, columns = self.matrix_shape
         count = max(elements // max(columns, 1) // self.step, 1) * self.step
-        for place in np.ndindex(*stack):
+        for place in product(*map(range, stack)):
             for start in range(0, rows, count) if columns else ():
                 yield Slab(place, start, min(start + count, rows))
 
@@ -412,7 +411,7 @@ def _of_blocks(case: StoredWeight, axis: int | None, arithmetic: Arithmetic) -> 
             floats = floats * (by_output if is_transposed else by_output[:, np.newaxis])
         return floats
 
-    return replace(plan, values=values)
+    return plan._replace(values=values)
 
 
 def _factors(case: StoredWeight, stack: Sequence[int]) -> list[LazyArray]:

@@ -177,8 +177,11 @@ class _Search:
         candidates: Sequence[Match[Described]],
         owners: Mapping[Layout, Sequence[str]],
     ) -> QuantizedWeight:
-        best = max(map(_rank, candidates))
-        best_matches = [match for match in candidates if _rank(match) == best]
+        ranks = [*map(_rank, candidates)]
+        best = max(ranks)
+        best_matches = [
+            match for match, rank in zip(candidates, ranks, strict=True) if rank == best
+        ]
         best_match = best_matches[0]
         self._parameters[info.name] = best_match.weight
         recipes = dict.fromkeys(name for match in best_matches for name in owners[match.layout])

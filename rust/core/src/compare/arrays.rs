@@ -266,6 +266,7 @@ impl Comparing {
     pub(super) fn new(level: Level, common: Common, asked: Asked) -> Self {
         let values = common.components.map(Values::new);
         let has_rests = !values.iter().all(Values::is_exact);
+        // Of short floats their tables take longer than to compare the bits of a small array.
         let singles = if asked == Asked::SameBits { None } else { Singles::new(level, &common) };
         Self { level, common, values, has_rests, singles, asked }
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -289,7 +289,7 @@ def _tensor(
             warn("zero points", WRAPPED.format(weight.payload))
         return q
 
-    plan = replace(lazy_decoding, rows=rows)
+    plan = lazy_decoding._replace(rows=rows)
     nbytes = sum(tensors[name].nbytes for name in (weight.payload, *weight.parts))
     return DerivedTensor(
         derived_info(weight.name, weight.scheme or "quantized", plan.shape, nbytes),

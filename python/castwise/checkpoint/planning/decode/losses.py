@@ -49,7 +49,7 @@ def rounding_losses(exact: NDArray[Any], values: NDArray[Any]) -> DecodeReport:
 
 def losses_of_codes(q: QuantizedArray) -> DecodeReport:
     """Count what a slab loses to whoever decodes it, in float32."""
-    certainties = scales_tell(q, _WIDEST)
+    certainties = scales_tell(q, _WIDEST, reads_codes=True)
     if all(certainties):
         return DecodeReport(math.prod(q.shape or ()))
     return slab_losses(q, dequantize(q, _WIDEST, threads=1), "peer", certainties)

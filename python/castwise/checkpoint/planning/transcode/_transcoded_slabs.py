@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,8 +59,8 @@ class SlabMaker:
         # Slabs with codes are measured. Codes are read only where they or zero points change.
         if keys and not (self._widens or {DATA, ZEROS} & {*keys.values()}):
             whole = without_codes(plan.whole)
-            plan = replace(
-                plan, rows=lambda slab: rows_of(whole, slab.start, slab.stop, slab.place)
+            plan = plan._replace(
+                rows=lambda slab: rows_of(whole, slab.start, slab.stop, slab.place)
             )
         for slab in plan.slabs(SLAB_ELEMENTS) if keys else ():
             form = of_rows(self.form, slab.stop - slab.start)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,11 @@ from castwise.checkpoint._tensors import format_of, numpy_dtype
 from castwise.checkpoint.planning.decode.losses import stored_losses
 from castwise.checkpoint.planning.derived_reader import (
     DerivedTensor,
+    SingleSlabs,
     WeightJob,
     WeightSlab,
     derived_info,
+    slabs_of_one,
 )
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import (
@@ -42,9 +43,6 @@ from castwise.quantization.weights.decoding import Decoding
 _BYTE = 8
 
 Array = NDArray[Any]
-
-# Lists the slabs of a tensor that is made by itself, with the number of their elements.
-_Slabs = Callable[[], Iterable[tuple[int, Callable[[], Array]]]]
 
 # Stands for that of a weight until it is known which of its tensors change.
 _NO_JOB = WeightJob("", lambda *_: ())
@@ -79,7 +77,7 @@ class TranscodedWeight:
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copies: set[str] = set()
-        self._single_slabs: dict[str, _Slabs] = {}
+        self._single_slabs: dict[str, SingleSlabs] = {}
         self._staying: set[str] = set()
 
     def becomes(self, form: Views, stem: str) -> None:
@@ -95,7 +93,7 @@ class TranscodedWeight:
                 f"{self.weight.scale!r} is {name}, and the other form has scales of "
                 f"{' or '.join(formats)}; {AGAIN}"
             )
-        self.plan = replace(self.plan, step=math.lcm(self.plan.step, step_of(form)))
+        self.plan = self.plan._replace(step=math.lcm(self.plan.step, step_of(form)))
 
     @property
     def index_name(self) -> str | None:
@@ -153,7 +151,7 @@ class TranscodedWeight:
         lost_bytes = sum(self.stored_tensors[name].nbytes for name in names_left_out)
         return [
             # The bytes of tensors without a place count as those of the codes.
-            replace(row, job=job, info=row.info._replace(nbytes=row.info.nbytes + lost_bytes))
+            row._replace(job=job, info=row.info._replace(nbytes=row.info.nbytes + lost_bytes))
             if row.scheme is not None
             else DerivedTensor(row.info, row.format, row.home, row.sources, job)
             for row in new_tensors
@@ -165,7 +163,7 @@ class TranscodedWeight:
         """List the slabs that make some of its tensors."""
         yield from self._slab_maker.slabs(names)
         for name in self._single_slabs.keys() & names:
-            yield from WeightJob.of_one(name, self._single_slabs[name]).slabs([name], None)
+            yield from slabs_of_one(name, self._single_slabs[name])
         if payload in names and self._slab_maker.keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
 
@@ -188,7 +186,7 @@ class TranscodedWeight:
         shape: tuple[int, ...],
         *,
         sources: Collection[str],
-        slabs: _Slabs | None,
+        slabs: SingleSlabs | None,
         is_payload: bool = False,
     ) -> DerivedTensor:
         """Describe a new tensor; as stored it is what stands in its place."""
@@ -265,9 +263,11 @@ class TranscodedWeight:
         if part.role == GLOBAL:
             return self._global(stored_name, self._name_part(part.name), form)
         if part.role == ACTIVATION:
+            if stored_name is None:
+                return None
             # A form may name several scales of inputs; a weight has the first of them.
             scales = [other for other in form.layout.parts if other.role == ACTIVATION]
-            if stored_name is None or part is not scales[0]:
+            if part is not scales[0]:
                 return None
             return self._inputs(stored_name, part, form)
         if part.role == ZERO:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,7 +197,7 @@ class WholeModel:
         """List the slabs of a tensor; what the first of its weights loses is reported."""
         for stored_name, _, place in sources:
             weight = self._weights[stored_name]
-            plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.rows.period))
+            plan = weight.plan._replace(step=math.lcm(weight.plan.step, place.rows.period))
             for slab in plan.slabs(SLAB_ELEMENTS):
                 count = place.rows.count(slab.stop - slab.start) * row_bytes
                 yield WeightSlab({name: count}, partial(_blocks_of, name, weight, slab, place.rows))
