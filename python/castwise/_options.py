@@ -139,7 +139,7 @@ TranscodedRecipe: TypeAlias = Literal[
 
 ScaleRule: TypeAlias = Literal["floor", "rceil", "ceil", "even", "ct"]
 Nonfinite: TypeAlias = Literal["raise", "nan"]
-FourOverSix: TypeAlias = Literal["mse", "mae", "abs_max"]
+Scales: TypeAlias = Literal["amax", "best", "four_over_six"]
 Arithmetic: TypeAlias = Literal["peer", "exact"]
 Packing: TypeAlias = Literal["dense", "high-first", "padded", "awq", "halves-16", "halves-32"]
 """How codes stand in containers."""

@@ -245,7 +245,7 @@ fn encoding(x: &Owned, scheme: &'static Scheme, recipe: &str) -> Encoding {
         amax: None,
         global_scale: None,
         global_max: None,
-        four_over_six: None,
+        scales: ScaleChoice::Amax,
         code_map: None,
         rounding: None,
         seed: 0,

@@ -62,6 +62,7 @@ class Encoding:
     block: tuple[int, int]  # rows and columns that share a scale
     symmetric: bool = True  # false for integers with zero points
     has_index: bool = False  # true if an index says in which group each column is
+    scales: str = "amax"  # how the scale of a block is found: one of `schemes.SCALES`
 
     @property
     def bits(self) -> int:

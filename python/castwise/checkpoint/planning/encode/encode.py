@@ -38,6 +38,7 @@ from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
 from castwise.quantization.producers.producer import Encoding, Statements, Written
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
+from castwise.quantization.producers.schemes import has_scales
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
@@ -72,6 +73,7 @@ class Encode:
     embeddings: bool = False  # quantize embeddings and heads as linear layers, which stay otherwise
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
+    scales: str = "amax"  # how the scales of schemes that have a choice are found
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -82,7 +84,9 @@ class Encode:
     def encoding(self, scheme: str) -> Encoding:
         """Return how a scheme is stored."""
         row = written_row(scheme, self.recipe)
-        return encoding(row, self.block if scheme == self.scheme else None)
+        scales = self.scales if has_scales(self.scales, row.row) else "amax"
+        block = self.block if scheme == self.scheme else None
+        return replace(encoding(row, block), scales=scales)
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
