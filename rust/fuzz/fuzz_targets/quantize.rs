@@ -7,7 +7,7 @@ use castwise_core::Format;
 use castwise_core::codec::options::{Named, Rounding};
 use castwise_core::cpu::Level;
 use castwise_core::quantization::{
-    Array, Decoding, Direction, Encoded, Encoding, ScaleChoice, GlobalUse, Meaning, Packing, ScaleFormat,
+    Array, Decoding, Direction, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice, ScaleFormat,
     ScaleRule, Scheme, TABLE, block_amax, decode, encode, repack, swizzle,
 };
 use castwise_fuzz::{

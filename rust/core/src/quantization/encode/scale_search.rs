@@ -36,7 +36,7 @@ const LANES: usize = 8;
 type Lanes<T> = [T; LANES];
 
 /// Elements of a block whose squares are added between two accesses to sums.
-const CHUNK: usize = 8;
+const CHUNK: usize = 4;
 
 /// More than the roundings of a few operations of float32.
 const ROUNDED_UP: f32 = 1.0 + 1.0 / 1048576.0;
@@ -290,34 +290,45 @@ impl Kernel for Search<'_> {
         }
         // A scale may not be left out for the rounding of this.
         let twice = 2.0 / grid.limit * ROUNDED_UP;
-        let (mut code, mut scale) = ([0; LANES], [0f32; LANES]);
-        let first = to_four.unwrap_or_default();
+        let (mut codes, mut scales) = ([[0; LANES]; 2], [[0f32; LANES]; 2]);
+        let first = to_four.unwrap_or(own);
         for lane in 0..LANES {
             let highest = stored.code_below((amax[lane] * twice).min(grid.most));
             let highest = if top[lane] > 0.0 { highest } else { stored.codes.0 };
-            code[lane] = if to_four.is_some() { first[lane] } else { highest };
-            scale[lane] = stored.value(code[lane]) * power[lane];
+            let below = highest.saturating_sub(1).max(stored.codes.0);
+            codes[0][lane] = if to_four.is_some() { own[lane] } else { highest };
+            codes[1][lane] = if to_four.is_some() { first[lane] } else { below };
+            scales[0][lane] = stored.value(codes[0][lane]) * power[lane];
+            scales[1][lane] = stored.value(codes[1][lane]) * power[lane];
         }
-        let (mut best, mut least, mut of_own) = (code, [f32::INFINITY; LANES], [f32::NAN; LANES]);
+        let (mut best, mut least, mut of_own) = (codes[0], [f32::INFINITY; LANES], [f32::NAN; LANES]);
         loop {
             let mut clips = 0u32;
             for lane in 0..LANES {
-                clips |= u32::from(top[lane] * ROUNDED_UP > scale[lane] * grid.limit);
+                let lower = scales[0][lane].min(scales[1][lane]);
+                clips |= u32::from(top[lane] * ROUNDED_UP > lower * grid.limit);
             }
-            let errors = errors(level, clips != 0, elements, &scale, grid);
+            let errors = errors(level, clips != 0, elements, &scales, grid);
+            for (error, code) in errors.iter().zip(&codes) {
+                for lane in 0..LANES {
+                    of_own[lane] = if code[lane] == own[lane] { error[lane] } else { of_own[lane] };
+                    let is_less = error[lane] < least[lane];
+                    best[lane] = if is_less { code[lane] } else { best[lane] };
+                    least[lane] = if is_less { error[lane] } else { least[lane] };
+                }
+            }
             let mut goes_on = 0u32;
             for lane in 0..LANES {
-                let (error, this) = (errors[lane], code[lane]);
-                of_own[lane] = if this == own[lane] { error } else { of_own[lane] };
-                let is_less = error < least[lane];
-                best[lane] = if is_less { this } else { best[lane] };
-                least[lane] = if is_less { error } else { least[lane] };
                 // What the largest element loses under the next scale, as `Errors` has it. NaN ends the search.
-                code[lane] = this.saturating_sub(1).max(stored.codes.0);
-                scale[lane] = stored.value(code[lane]) * power[lane];
-                let lost = top[lane] - grid.max * scale[lane];
+                let last = codes[1][lane];
+                let next = last.saturating_sub(1).max(stored.codes.0);
+                let after = next.saturating_sub(1).max(stored.codes.0);
+                (codes[0][lane], codes[1][lane]) = (next, after);
+                scales[0][lane] = stored.value(next) * power[lane];
+                scales[1][lane] = stored.value(after) * power[lane];
+                let lost = top[lane] - grid.max * scales[0][lane];
                 let may_be_less = (lost < 0.0) | (lost * lost < least[lane]);
-                goes_on |= u32::from(may_be_less & (code[lane] < this));
+                goes_on |= u32::from(may_be_less & (next < last));
             }
             if goes_on == 0 || to_four.is_some() {
                 break;
@@ -327,10 +338,10 @@ impl Kernel for Search<'_> {
         let mut is_left = 0u32;
         for lane in 0..LANES {
             is_left |= u32::from(of_own[lane].is_nan() & (top[lane] > 0.0));
-            scale[lane] = stored.value(own[lane]) * power[lane];
+            scales[0][lane] = stored.value(own[lane]) * power[lane];
         }
         if is_left != 0 {
-            of_own = errors(level, true, elements, &scale, grid);
+            of_own = errors(level, true, elements, &scales, grid)[0];
         }
         for lane in 0..LANES {
             let is_less = least[lane] < of_own[lane] * grid.less;
@@ -346,9 +357,9 @@ fn errors(
     level: Level,
     clips: bool,
     elements: &[[Lanes<f32>; CHUNK]],
-    scales: &Lanes<f32>,
+    scales: &[Lanes<f32>; 2],
     grid: Grid,
-) -> Lanes<f32> {
+) -> [Lanes<f32>; 2] {
     if clips {
         level.run(Errors::<true> { elements, scales, grid })
     } else {
@@ -356,40 +367,55 @@ fn errors(
     }
 }
 
-/// Sums of squared errors: a function of its own, so that all its numbers stay in registers.
+/// Sums of squared errors under two scales for each block, as one sum waits for its last addition: a function of its own, so
+/// that all its numbers stay in registers.
 struct Errors<'a, const CLIPS: bool> {
     elements: &'a [[Lanes<f32>; CHUNK]],
-    scales: &'a Lanes<f32>,
+    scales: &'a [Lanes<f32>; 2],
     grid: Grid,
 }
 
 impl<const CLIPS: bool> Kernel for Errors<'_, CLIPS> {
-    type Output = Lanes<f32>;
+    type Output = [Lanes<f32>; 2];
 
     #[inline(always)]
-    fn run(self) -> Lanes<f32> {
-        let Self { elements, scales, grid } = self;
-        let (mut sums, mut inverses) = ([0f32; LANES], [0f32; LANES]);
+    fn run(self) -> [Lanes<f32>; 2] {
+        let Self { elements, scales: [first, second], grid } = self;
+        let (mut sums, mut others) = ([0f32; LANES], [0f32; LANES]);
+        let (mut inverses, mut other_inverses) = ([0f32; LANES], [0f32; LANES]);
         for lane in 0..LANES {
-            let scale = scales[lane];
-            inverses[lane] = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            inverses[lane] = inverse(first[lane]);
+            other_inverses[lane] = inverse(second[lane]);
         }
         for chunk in elements {
             for lane in 0..LANES {
-                let (scale, inverse, mut sum) = (scales[lane], inverses[lane], sums[lane]);
+                let (scale, inverse, mut sum) = (first[lane], inverses[lane], sums[lane]);
+                let (other_scale, other_inverse, mut other) =
+                    (second[lane], other_inverses[lane], others[lane]);
                 for element in chunk {
-                    let magnitude = element[lane];
-                    let quotient = magnitude * inverse;
-                    let quotient = if !CLIPS || quotient < grid.max { quotient } else { grid.max };
-                    let split = quotient * grid.split;
-                    let split = if split > grid.least { split } else { grid.least };
-                    let value = split - (split - quotient);
-                    let lost = magnitude - value * scale;
-                    sum += lost * lost;
+                    sum += square::<CLIPS>(element[lane], scale, inverse, grid);
+                    other += square::<CLIPS>(element[lane], other_scale, other_inverse, grid);
                 }
-                sums[lane] = sum;
+                (sums[lane], others[lane]) = (sum, other);
             }
         }
-        sums
+        [sums, others]
     }
+}
+
+#[inline(always)]
+fn inverse(scale: f32) -> f32 {
+    if scale > 0.0 { 1.0 / scale } else { 0.0 }
+}
+
+/// Returns the squared error of a magnitude under a scale.
+#[inline(always)]
+fn square<const CLIPS: bool>(magnitude: f32, scale: f32, inverse: f32, grid: Grid) -> f32 {
+    let quotient = magnitude * inverse;
+    let quotient = if !CLIPS || quotient < grid.max { quotient } else { grid.max };
+    let split = quotient * grid.split;
+    let split = if split > grid.least { split } else { grid.least };
+    let value = split - (split - quotient);
+    let lost = magnitude - value * scale;
+    lost * lost
 }
