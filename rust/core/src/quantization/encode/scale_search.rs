@@ -39,7 +39,7 @@ type Lanes<T> = [T; LANES];
 const CHUNK: usize = 4;
 
 /// More than the roundings of a few operations of float32.
-const ROUNDED_UP: f32 = 1.0 + 1.0 / 1048576.0;
+const ROUNDED_UP: f32 = 1.0 + 1.0 / 1_048_576.0;
 
 /// The values of codes.
 #[derive(Clone, Copy)]
