@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     quantize(F32, "nvfp4", rounding="up-ish")  # type: ignore[arg-type]
     quantize(F32, "mxfp4", scale_rule="round")  # type: ignore[arg-type]
     quantize(F32, "nvfp4", nonfinite="zero")  # type: ignore[arg-type]
-    quantize(F32, "nvfp4", four_over_six="max")  # type: ignore[arg-type]
+    quantize(F32, "nvfp4", scales="max")  # type: ignore[arg-type]
     Q = quantize(F32, "nvfp4")
     dequantize(Q, arithmetic="fast")  # type: ignore[arg-type]
     Q.report(F32, arithmetic="fast")  # type: ignore[arg-type]

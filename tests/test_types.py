@@ -35,7 +35,7 @@ REFUSALS: list[tuple[Any, Callable[[Any], object]]] = [
     (_options.AmaxAlgorithm, lambda value: loss_scale.DelayedScaling(amax_algorithm=value)),
     (_options.ScaleRule, lambda value: quantize(BLOCK, "mxfp4", scale_rule=value)),
     (_options.Nonfinite, lambda value: quantize(BLOCK, "mxfp4", nonfinite=value)),
-    (_options.FourOverSix, lambda value: quantize(BLOCK, "nvfp4", four_over_six=value)),
+    (_options.Scales, lambda value: quantize(BLOCK, "nvfp4", scales=value)),
     (_options.Arithmetic, lambda value: dequantize(quantize(BLOCK, "mxfp4"), arithmetic=value)),
     (_options.Packing, lambda value: pack(BLOCK.astype(np.uint8), 4, layout=value)),
 ]

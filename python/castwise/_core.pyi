@@ -31,6 +31,7 @@ from castwise._options import (
     Order,
     Overflow,
     Rounding,
+    Scales,
 )
 
 __all__ = [
@@ -974,7 +975,7 @@ def encode_blocks(
     amax: float | None = None,
     global_scale: NDArray[np.float32] | None = None,
     global_max: float | None = None,
-    four_over_six: str | None = None,
+    scales: Scales = "amax",
     zero_point: NDArray[Any] | None = None,
     bias: NDArray[Any] | None = None,
     code_map: NDArray[np.float32] | None = None,
@@ -1012,9 +1013,9 @@ def encode_blocks(
         As `global_scale()` returns it for this recipe; float32 that broadcasts to the stack.
     global_max
         The largest block scale of NVFP4: None is 448; 256 for four-over-six as some store it.
-    four_over_six
-        "mse", "mae" or "abs_max": each block of NVFP4 takes the scale with the smaller error of
-        two.
+    scales
+        "amax": as the recipe computes them of the largest magnitudes. "best", of NVFP4 and MX: the
+        stored scale of least squared error. "four_over_six", of NVFP4: the better one of two.
     zero_point, bias
         Shaped as `scale`, for asymmetric integers; written.
     code_map

@@ -142,7 +142,7 @@ Nonfinite: TypeAlias = Literal["raise", "nan"]
 Inputs: TypeAlias = Literal["none", "dynamic"]
 """What checkpoints that are written state of the inputs of quantized layers."""
 
-FourOverSix: TypeAlias = Literal["mse", "mae", "abs_max"]
+Scales: TypeAlias = Literal["amax", "best", "four_over_six"]
 Arithmetic: TypeAlias = Literal["peer", "exact"]
 Packing: TypeAlias = Literal["dense", "high-first", "padded", "awq", "halves-16", "halves-32"]
 """How codes stand in containers."""

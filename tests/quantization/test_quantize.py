@@ -306,32 +306,6 @@ def test_square_blocks_of_nvfp4_repeat_their_scale(high: int) -> None:
     assert abs(int(scale[0, 0]) - int(top)) <= 1
 
 
-@pytest.mark.parametrize("measure", ["mse", "mae", "abs_max"])
-def test_four_over_six_takes_the_smaller_error(measure: Any) -> None:
-    """Each block decodes as if its scale had been made for a largest code of 6, or of 4."""
-    x = normal(16, 256)
-    q = quantize(x, "nvfp4", recipe="modelopt", four_over_six=measure)
-    assert q.global_scale is not None
-    blocks = x.reshape(16, 16, 16)
-    largest = np.abs(blocks).max(-1)
-    level = np.abs(x).max() / np.float32(6 * 256)
-    assert q.global_scale == level
-    errors = []
-    for stretch in (1.0, 1.5):
-        scale = oracle.E4M3.decode(oracle.E4M3.encode(largest / (np.float32(6) * level) * stretch))
-        total = (scale * level)[..., None]
-        error = np.abs(oracle.E2M1.decode(oracle.E2M1.encode(blocks / total)) * total - blocks)
-        worst = measure == "abs_max"
-        errors.append(
-            error.max(-1) if worst else (error if measure == "mae" else error**2).mean(-1)
-        )
-    found = np.abs(dequantize(q, np.float64).reshape(blocks.shape) - blocks)
-    worst = measure == "abs_max"
-    own = found.max(-1) if worst else (found if measure == "mae" else found**2).mean(-1)
-    np.testing.assert_allclose(own, np.minimum(*errors), rtol=1e-5)
-    assert (errors[0] != errors[1]).any()
-
-
 def test_amax_is_shared_by_several_arrays() -> None:
     x, y = normal(4, 64), normal(4, 64) * 3
     level = float(np.abs(y).max())
@@ -713,7 +687,7 @@ WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "axis": ("a", 1.0, 2, -3, None, 10**30),
     "seed": (-1, "a", 1.5, 2**64, None),
     "symmetric": (False,),
-    "four_over_six": ("mse",),
+    "scales": ("four_over_six", "mse", True, ["best"]),
     "rounding": (3, True, ["towards-zero"]),
     "scale_rule": (3, True, "up"),
     "nonfinite": (False, "zero"),

@@ -9,8 +9,8 @@ use castwise_core::codec::reference::value_of;
 use castwise_core::cpu::Level;
 use castwise_core::parse::parse;
 use castwise_core::quantization::{
-    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, block_amax,
-    decode, encode,
+    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice, Scheme, TABLE,
+    block_amax, decode, encode,
 };
 
 const ROWS: usize = 3;
@@ -245,7 +245,7 @@ fn encoding(x: &Owned, scheme: &'static Scheme, recipe: &str) -> Encoding {
         amax: None,
         global_scale: None,
         global_max: None,
-        four_over_six: None,
+        scales: ScaleChoice::Amax,
         code_map: None,
         rounding: None,
         seed: 0,

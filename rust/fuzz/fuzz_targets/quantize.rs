@@ -7,7 +7,7 @@ use castwise_core::Format;
 use castwise_core::codec::options::{Named, Rounding};
 use castwise_core::cpu::Level;
 use castwise_core::quantization::{
-    Array, Decoding, Direction, Encoded, Encoding, FourOverSix, GlobalUse, Meaning, Packing, ScaleFormat,
+    Array, Decoding, Direction, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice, ScaleFormat,
     ScaleRule, Scheme, TABLE, block_amax, decode, encode, repack, swizzle,
 };
 use castwise_fuzz::{
@@ -190,7 +190,7 @@ fn check(mut input: Unstructured<'_>) -> Result<()> {
         amax,
         global_scale: global.as_ref().map(Drawn::array),
         global_max: if input.ratio(1, 8)? { Some(choose(input, &[256.0, 0.0, f32::NAN])?) } else { None },
-        four_over_six: if input.ratio(1, 6)? { Some(choose(input, FourOverSix::NAMES)?.1) } else { None },
+        scales: choose(input, ScaleChoice::NAMES)?.1,
         code_map: if input.ratio(1, 10)? { Some(map(input)?) } else { None },
         rounding: if input.ratio(1, 4)? { Some(rounding) } else { None },
         seed: input.arbitrary()?,

@@ -26,6 +26,7 @@ from castwise._options import (
     PathArgument,
     Role,
     Rounding,
+    Scales,
     TranscodedRecipe,
     TranscodedScheme,
     WrittenRecipe,
@@ -588,6 +589,17 @@ class Quantize(Request):
         parse="map",
         help='JSON or TOML: {{"default": S, REGEX: S, D or "keep", ...}}; a key matches whole '
         "names, S is a scheme, D a dtype to cast to. Or what a family of models keeps: {maps}",
+    )
+    scales: Scales = option(
+        default="amax",
+        comment="Which scale each block gets: {choices}. The producer's tools compute it from the "
+        'largest magnitude ("amax"). With "best" it is the stored one of least squared error, of '
+        "nvfp4 and MX; the largest magnitude becomes 6 or 4, whichever loses less, with "
+        '"four_over_six", of nvfp4. Other schemes of a map keep "amax".',
+        choices=Scales,
+        help="which scale each block gets: that of its largest magnitude (amax, the default), "
+        "that of least squared error, of nvfp4 and MX (best), or the better one of two, of nvfp4 "
+        "(four_over_six); others of a --map keep amax",
     )
     ignore: str | Sequence[str] = option(
         default=(),

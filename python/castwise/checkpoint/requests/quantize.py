@@ -25,6 +25,7 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
+from castwise.quantization.producers.schemes import SCALES, check_scales, find_scheme, has_scales
 from castwise.text.spelling import typed_values
 from castwise.text.wording import argument, function, given, is_for_command
 
@@ -38,6 +39,7 @@ def quantizing(
         "scheme": encode.scheme,
         "recipe": encode.recipe,
         "block": None if encode.block is None else list(encode.block),
+        **({} if encode.scales == "amax" else {"scales": encode.scales}),
         "map": dict(encode.mapping),
         "ignore": list(encode.ignore),
         **({"embeddings": True} if encode.embeddings else {}),
@@ -95,6 +97,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         inputs=inputs,
         architecture=checked_architecture(request.architecture),
+        scales=_checked_scales(request.scales, names),
     )
     for name in names:
         encode.encoding(name)
@@ -142,6 +145,14 @@ def _mapping(values: object) -> tuple[dict[str, Any], str]:
         )
     path = checked_path(values, "dtype_map")
     return mapping_in(path), str(path)
+
+
+def _checked_scales(scales: object, names: Sequence[str]) -> str:
+    """Return how scales are chosen, which some of the schemes must have."""
+    rows = [find_scheme(name) for name in names]
+    able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
+    check_scales(scales, able)
+    return str(scales)
 
 
 def _checked_block(size: object) -> tuple[int, int] | None:

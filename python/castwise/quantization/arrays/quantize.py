@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from castwise import _core
 from castwise._core import read_array
-from castwise._options import FourOverSix, Nonfinite, Recipe, Rounding, ScaleRule, SchemeName
+from castwise._options import Nonfinite, Recipe, Rounding, ScaleRule, Scales, SchemeName
 from castwise.quantization.arrays._arguments import (
     MAX_SEED,
     block_pair,
@@ -42,7 +42,13 @@ from castwise.quantization.producers.registry import (
     find_recipe,
     written_layout,
 )
-from castwise.quantization.producers.schemes import Scheme, find_scheme, has_bias, has_global_scale
+from castwise.quantization.producers.schemes import (
+    Scheme,
+    check_scales,
+    find_scheme,
+    has_bias,
+    has_global_scale,
+)
 from castwise.text.wording import check_switch
 
 _SMALL = 1 << 14
@@ -61,7 +67,7 @@ def quantize(
     amax: float | None = None,
     nonfinite: Nonfinite = "raise",
     symmetric: bool = True,
-    four_over_six: FourOverSix | None = None,
+    scales: Scales = "amax",
     seed: int = 0,
     threads: int | None = None,
 ) -> QuantizedArray:
@@ -94,8 +100,10 @@ def quantize(
         What infinities and NaN do: they are refused, or their block gets a scale of NaN.
     symmetric : bool
         False gives each block of integers a zero point (or, in some layouts, a minimum).
-    four_over_six : {"mse", "mae", "abs_max"}, optional
-        Each block of nvfp4 takes the scale with the smaller error of two: largest magnitude 6 or 4.
+    scales : {"amax", "best", "four_over_six"}
+        Which scale each block gets: the one that the recipe computes from the largest magnitude;
+        with nvfp4 and MX, the stored one of least squared error (never a larger error than with
+        "amax"); or with nvfp4, the better one of two: the largest magnitude becomes 6, or 4.
     seed : int
         For ``rounding="stochastic"``.
     threads : int, optional
@@ -139,7 +147,7 @@ def quantize(
         scale_rule,
         rounding,
         nonfinite,
-        four_over_six,
+        scales,
         seed,
     )
     q, plan = _planned_and_made(array, request, amax, threads)
@@ -156,12 +164,13 @@ def quantize_slab(
     block: tuple[int, int] | None = None,
     axis: int = -1,
     scale_rule: str | None = None,
+    scales: str = "amax",
     symmetric: bool = True,
     amax: float | None = None,
     threads: int | None = None,
 ) -> QuantizedArray:
     """Quantize an array, as `quantize` does, without a warning of its scales."""
-    rest = (scale_rule, None, "raise", None, 0)
+    rest = (scale_rule, None, "raise", scales, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size:
         return _planned_and_made(x, request, amax, threads)[0]
@@ -222,7 +231,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     scale_rule: str | None,
     rounding: Rounding | None,
     nonfinite: str,
-    four_over_six: str | None,
+    scales: str,
     seed: int,
 ) -> _Plan:
     """Plan how arrays of a shape and dtype are quantized."""
@@ -237,10 +246,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
         find_recipe(producer)
         names = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {names}.")
-    if four_over_six is not None and not row.global_scale:
-        raise ValueError(
-            f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
-        )
+    check_scales(scales, row)
     if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
         raise ValueError(
             f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
@@ -264,7 +270,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > MATRIX and 0 not in shape
     grid = (1, 1) if as_one else replace(views, block=size).grid
     powers = scale_rule is not None and row.rule is None
-    scales = scale_dtype(views, dtype, powers=powers)
+    stored_scales = scale_dtype(views, dtype, powers=powers)
     options: dict[str, Any] = {
         "scheme": row.name,
         "recipe": producer,
@@ -273,10 +279,10 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     further_options: dict[str, tuple[Any, Any]] = {
         "layout": (views.packing, "dense"),
         "offset": (1 << (row.bits - 1) if storage.excess else 0, 0),
-        "scale_format": (format_of_bytes(scales, row), None),
+        "scale_format": (format_of_bytes(stored_scales, row), None),
         "rule": (scale_rule, None),
         "rounding": (rounding, None),
-        "four_over_six": (four_over_six, None),
+        "scales": (scales, "amax"),
         "nonfinite": (nonfinite, "raise"),
         "seed": (seed, 0),
     }
@@ -309,12 +315,13 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
         size,
         as_one,
         grid,
-        scales,
+        stored_scales,
         bias=bias,
         zeros=not symmetric and not bias,
         at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
         fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
-        is_bounded=amax_bounds(views, scales, dtype, is_affine=bias or not symmetric) is not None,
+        is_bounded=amax_bounds(views, stored_scales, dtype, is_affine=bias or not symmetric)
+        is not None,
         options=options,
         fields=fields,
         encoders=[],
@@ -395,7 +402,7 @@ def _with_amax(
 ) -> tuple[dict[str, Any], Array | None]:
     """Add what follows from the largest magnitude to the options of the core; the global scale."""
     if plan.scheme.global_scale and has_global_scale(plan.views.layout):
-        largest = 256.0 if "four_over_six" in plan.options else 448.0
+        largest = 256.0 if plan.options.get("scales") == "four_over_six" else 448.0
         largest_value = _core.block_amax(weight) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
         safe = largest_value if math.isfinite(largest_value) else 1.0
@@ -418,7 +425,7 @@ def core_encoding(
     other one lie otherwise, or mean others.
     """
     block, rule = options["block"], options["scale_rule"]
-    rest = (-1, x.shape, x.dtype, True, rule, None, "raise", None, 0)
+    rest = (-1, x.shape, x.dtype, True, rule, None, "raise", "amax", 0)
     plan = _known_plan(options["scheme"], options["recipe"], block, *rest)
     if not _lies_alike(plan, views_of(q)):
         return False

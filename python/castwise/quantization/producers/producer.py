@@ -68,6 +68,7 @@ class Encoding:
     has_index: bool = False  # true if an index says in which group each column is
     # The constant by which codes of inputs are multiplied; None if none is stored.
     input_scale: float | None = None
+    scales: str = "amax"  # how the scale of a block is found: one of `schemes.SCALES`
 
     @property
     def bits(self) -> int:

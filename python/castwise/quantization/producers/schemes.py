@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from castwise import _core
+from castwise._options import Scales
 from castwise.quantization.producers.layouts import GLOBAL, Layout, Storage
 from castwise.text.brief import brief_fields
 from castwise.text.spelling import scheme_hint
+from castwise.text.wording import argument
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +109,31 @@ def find_scheme(name: object) -> Scheme:
             f"scheme={name!r} is not known: {hint}castwise.quantization.schemes() lists all."
         )
     return rows[name]
+
+
+SCALES: tuple[str, ...] = get_args(Scales)
+"""What a block's scale may be chosen by."""
+
+
+def has_scales(scales: str, scheme: Scheme) -> bool:
+    """Return True if the scales of a scheme may be chosen so."""
+    if scales == "four_over_six":
+        return scheme.global_scale
+    return scales == "amax" or scheme.global_scale or scheme.rule is not None
+
+
+def check_scales(scales: object, scheme: Scheme) -> None:
+    """Refuse a choice of scales that there is not, or that a scheme has not."""
+    if not isinstance(scales, str) or scales not in SCALES:
+        raise ValueError(
+            f"{argument('scales', scales)} is not valid; use one of {', '.join(map(repr, SCALES))}."
+        )
+    if not has_scales(scales, scheme):
+        names = ", ".join(row.name for row in schemes() if has_scales(scales, row))
+        raise ValueError(
+            f"{argument('scales', scales)} is not valid for {scheme.name}, which has no choice of "
+            f"scales; leave it out, or use one of {names}."
+        )
 
 
 @lru_cache(1 << 12)

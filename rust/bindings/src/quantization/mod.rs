@@ -16,7 +16,7 @@ use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::codec::options::{Named, Rounding};
 use castwise_core::quantization::{
-    self as core, Decoding, Direction, Element, Encoded, Encoding, FourOverSix, GlobalUse, Meaning, Packing,
+    self as core, Decoding, Direction, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice,
     ScaleFormat, ScaleRule, Scheme, TABLE,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -401,7 +401,7 @@ fn choose<T: Copy>(argument: &str, name: &str, values: &[(&str, T)]) -> PyResult
 #[pyfunction]
 #[pyo3(
     signature = (x, data, scale, **options),
-    text_signature = "(x, data, scale, *, scheme, recipe=None, block=None, layout='dense', offset=0, rule=None, scale_format=None, amax=None, global_scale=None, global_max=None, four_over_six=None, zero_point=None, bias=None, code_map=None, rounding=None, seed=0, nonfinite='raise', threads=None, stored=None)"
+    text_signature = "(x, data, scale, *, scheme, recipe=None, block=None, layout='dense', offset=0, rule=None, scale_format=None, amax=None, global_scale=None, global_max=None, scales='amax', zero_point=None, bias=None, code_map=None, rounding=None, seed=0, nonfinite='raise', threads=None, stored=None)"
 )]
 pub(crate) fn encode_blocks<'py>(
     py: Python<'py>,
@@ -450,8 +450,7 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
     let global_scale = global_scale.map(|array| global("global_scale", array, x)).transpose()?;
     let packing = Packing::parse(&options.layout, scheme.bits).map_err(to_python)?;
     let rule = options.rule.as_deref().map(ScaleRule::parse).transpose().map_err(to_python)?;
-    let four_over_six = options.four_over_six.as_deref().map(FourOverSix::parse);
-    let four_over_six = four_over_six.transpose().map_err(to_python)?;
+    let scales = ScaleChoice::parse(&options.scales).map_err(to_python)?;
     let rounding = options.rounding.as_deref().map(Rounding::parse).transpose().map_err(to_python)?;
     let nan_scales = choose("nonfinite", &options.nonfinite, &[("raise", false), ("nan", true)])?;
     let extent = global_scale.as_ref().map(|array| array.extent);
@@ -466,7 +465,7 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
         amax: options.amax,
         global_scale: get(global_scale),
         global_max: options.global_max,
-        four_over_six,
+        scales,
         code_map: map_of(options.code_map.as_ref())?,
         rounding,
         seed: options.seed,

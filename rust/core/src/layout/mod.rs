@@ -10,7 +10,7 @@ mod shuffle;
 pub(crate) mod streaming;
 mod thirds;
 pub(crate) mod transfer;
-mod transpose;
+pub(crate) mod transpose;
 
 use smallvec::{SmallVec, smallvec};
 

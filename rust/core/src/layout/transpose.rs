@@ -10,7 +10,7 @@ use crate::cpu::{Level, RawKernel};
 ///
 /// # Safety
 /// All of them are readable, and writable at `to`; the two do not overlap.
-pub(super) unsafe fn transpose(
+pub(crate) unsafe fn transpose(
     level: Level,
     size: usize,
     (from, stride): (*const u8, isize),

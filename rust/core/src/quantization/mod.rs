@@ -35,7 +35,7 @@ mod work;
 pub use codes::{Direction, repack};
 pub use decode::{BlockDecoder, Decoding, GlobalUse, Meaning, decode};
 pub use element::Element;
-pub use encode::{BlockEncoder, Encoded, Encoding, FourOverSix, block_amax, encode};
+pub use encode::{BlockEncoder, Encoded, Encoding, ScaleChoice, block_amax, encode};
 pub use packing::Packing;
 pub use recipe::{Family, global_scale};
 pub use rows::Array;

@@ -39,6 +39,7 @@ from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
 from castwise.quantization.producers.producer import Encoding, Statements, Written
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
+from castwise.quantization.producers.schemes import has_scales
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, given, quote
@@ -75,6 +76,7 @@ class Encode:
     inputs: str | float | None = None
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
+    scales: str = "amax"  # how the scales of schemes that have a choice are found
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -86,8 +88,10 @@ class Encode:
         """Return how a scheme is stored."""
         inputs = self.inputs or needed_inputs(self.consumer, self.recipe, scheme)
         row = written_row(scheme, self.recipe, inputs)
+        scales = self.scales if has_scales(self.scales, row.row) else "amax"
         form = encoding(row, self.block if scheme == self.scheme else None)
-        return form if isinstance(inputs, str | None) else replace(form, input_scale=inputs)
+        constant = None if isinstance(inputs, str | None) else inputs
+        return replace(form, input_scale=constant, scales=scales)
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:

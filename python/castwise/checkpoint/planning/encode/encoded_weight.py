@@ -252,6 +252,7 @@ def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
         "recipe": row.recipe,
         "block": block if min(block) > 0 else None,
         "axis": -2 if row.is_transposed else -1,
+        "scales": encoding.scales,
         "symmetric": row.symmetric,
     }
 

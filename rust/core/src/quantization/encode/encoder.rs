@@ -3,9 +3,9 @@
 use super::amaxes::{Amaxes, BlockAmaxes, block_amax};
 use super::by_tables::{ByTables, Reference, TableBuffers};
 use super::codes::{Codes, Operands, Shift, Values};
-use super::four_over_six::Comparison;
-use super::operands::{FourOverSix, refuse};
+use super::operands::refuse;
 use super::packed::{PackBuffers, Packed};
+use super::scale_search::{Room, ScaleSearch};
 use super::scales::Scales;
 use super::source::{Elements, of_bf16};
 use super::zeros::Zeros;
@@ -85,6 +85,7 @@ pub(super) struct Buffers<T: Real> {
     elements: Elements<T>,
     amaxes: BlockAmaxes<T>,
     scales: BlockScales<T>,
+    searched: Room,
     codes: PackBuffers,
     tables: TableBuffers<T>,
 }
@@ -99,7 +100,8 @@ pub(super) struct Encoder<T> {
     pub(super) packed: Packed,
     pub(super) arrays: BlockArrays,
     pub(super) extent: Extent,
-    pub(super) four_over_six: Option<FourOverSix>,
+    /// In place of the scales of the largest magnitudes.
+    pub(super) search: Option<ScaleSearch>,
     /// Columns of a band: whole blocks, and units of the packing.
     pub(super) wide: usize,
     /// Rows of an item are multiples of it.
@@ -134,9 +136,8 @@ impl<T: Real> Encoder<T> {
         let Some(global) = global else { return Ok(()) };
         self.x.pointer = x;
         // Bands need no other magnitudes than those of bf16, which are kept.
-        let is_kept = self.by_tables.is_some_and(ByTables::is_of_scales)
-            && self.four_over_six.is_none()
-            && self.joins();
+        let is_kept =
+            self.by_tables.is_some_and(ByTables::is_of_scales) && self.search.is_none() && self.joins();
         // SAFETY: the caller's promise.
         let amax = unsafe {
             if is_kept {
@@ -272,11 +273,11 @@ impl<T: Real> Encoder<T> {
         span: BlockSpan,
         buffers: &mut Buffers<T>,
     ) -> bool {
-        let Buffers { elements, amaxes, scales, tables, .. } = buffers;
+        let Buffers { elements, amaxes, scales, searched, tables, .. } = buffers;
         let (matrix, width) = (place.matrix, self.extent.block.1);
         let has_tables = self.by_tables.is_some() && tables.has_item() && !self.amaxes.has_grid();
         // Stored scales follow from the largest magnitudes as bf16, and codes from scales.
-        if has_tables && self.four_over_six.is_none() {
+        if has_tables && self.search.is_none() {
             let BlockAmaxes { shorts, .. } = amaxes;
             // SAFETY: the caller's promise.
             let most = unsafe { self.amaxes.measure_shorts(place, columns, span, elements, shorts) };
@@ -294,14 +295,12 @@ impl<T: Real> Encoder<T> {
         unsafe {
             let most = self.amaxes.measure_band(place, columns, span, elements, amaxes);
             let Some(most) = most else { return false };
-            if let Some(error) = self.four_over_six {
-                let (source, scales_of) = (&self.amaxes.source, &self.scales);
-                let choice = Comparison { source, scales: scales_of, codes: &self.codes, error, width };
-                choice.choose(place, columns, elements, amaxes, scales);
-            } else {
-                self.scales.find(matrix, 1.0, amaxes, scales);
-                self.scales.find_factors(matrix, amaxes, scales);
+            self.scales.find(matrix, 1.0, amaxes, scales);
+            if let Some(search) = &self.search {
+                let by = (&self.amaxes.source, &self.scales);
+                search.improve((place, columns, width), by, (elements, searched), amaxes, scales);
             }
+            self.scales.find_factors(matrix, amaxes, scales);
             let known = has_tables.then_some((most, &amaxes.shorts[..]));
             tables.find_band(self.level, known, &scales.bytes);
         }

@@ -10,17 +10,17 @@
 //! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
 //! * `zeros`: what becomes of their signs.
-//! * `four_over_six`: the better one of two scales. `by_tables`: scales and codes of bf16 without arithmetic.
+//! * `scale_search`: scales of least squared error. `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
 mod amaxes;
 mod by_tables;
 mod codes;
 mod encoder;
-mod four_over_six;
 mod operands;
 mod packed;
 mod plan;
+mod scale_search;
 mod scales;
 mod source;
 mod zeros;
@@ -28,7 +28,7 @@ mod zeros;
 pub use amaxes::block_amax;
 use encoder::Encoder;
 use operands::refuse;
-pub use operands::{Encoded, Encoding, FourOverSix};
+pub use operands::{Encoded, Encoding, ScaleChoice};
 
 use super::packing::Packing;
 use super::recipe::Recipe;

@@ -10,21 +10,21 @@ use crate::quantization::scale_rule::ScaleRule;
 use crate::quantization::scheme::Scheme;
 use crate::quantization::work::Extent;
 
-/// The smallest error of two ways to scale a block of NVFP4: to 6 or to 4.
+/// Which scale each block takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FourOverSix {
-    /// The mean square.
-    Squares,
-    /// The mean magnitude.
-    Magnitudes,
-    /// The largest magnitude.
-    Largest,
+pub enum ScaleChoice {
+    /// That of its largest magnitude, as the recipe computes it.
+    Amax,
+    /// The stored one of least squared error.
+    Best,
+    /// Of NVFP4, the better one of two: its largest magnitude becomes 6 or 4.
+    FourOverSix,
 }
 
-impl Named for FourOverSix {
-    const ARGUMENT: &'static str = "four_over_six";
+impl Named for ScaleChoice {
+    const ARGUMENT: &'static str = "scales";
     const NAMES: &'static [(&'static str, Self)] =
-        &[("mse", Self::Squares), ("mae", Self::Magnitudes), ("abs_max", Self::Largest)];
+        &[("amax", Self::Amax), ("best", Self::Best), ("four_over_six", Self::FourOverSix)];
 }
 
 /// The operands of an encoding. Each array has the axes of the stack, then rows, then those of a row's items.
@@ -50,8 +50,8 @@ pub struct Encoding {
     pub global_scale: Option<Array>,
     /// The largest scale of blocks under it; `None`: 448.
     pub global_max: Option<f32>,
-    /// Each block takes the better one of two scales.
-    pub four_over_six: Option<FourOverSix>,
+    /// Which scale each block takes.
+    pub scales: ScaleChoice,
     /// In place of the scheme's.
     pub code_map: Option<Vec<f32>>,
     /// Of codes; `None`: the recipe's.
@@ -112,12 +112,7 @@ pub(super) fn check(
             to.scale.format.name()
         ));
     }
-    if encoding.four_over_six.is_some() && scheme.family != Family::TwoLevel {
-        return refuse(format!(
-            "four_over_six is not valid with scheme={:?}; use it with nvfp4.",
-            scheme.name
-        ));
-    }
+    check_choice(encoding)?;
     if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
         return refuse(format!(
             "recipe={:?} of scheme={:?} {}; leave the other arrays out.",
@@ -143,6 +138,31 @@ pub(super) fn check(
         return refuse(format!(
             "amax=None is not valid with recipe={:?}; give that of the array.",
             recipe.name
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
+fn check_choice(encoding: &Encoding) -> Result<(), Error> {
+    let (name, family) = (encoding.scheme.name, encoding.scheme.family);
+    let (scales, schemes) = match encoding.scales {
+        ScaleChoice::Amax => return Ok(()),
+        ScaleChoice::Best if matches!(family, Family::TwoLevel | Family::Mx) => ("best", ""),
+        ScaleChoice::Best => ("best", "nvfp4 or MX"),
+        ScaleChoice::FourOverSix if family == Family::TwoLevel => ("four_over_six", ""),
+        ScaleChoice::FourOverSix => ("four_over_six", "nvfp4"),
+    };
+    if !schemes.is_empty() {
+        return refuse(format!(
+            "scales={scales:?} is not valid with scheme={name:?}; use it with {schemes}."
+        ));
+    }
+    let is_nearest = matches!(encoding.rounding, None | Some(Rounding::NearestEven | Rounding::NearestAway));
+    if !is_nearest {
+        return refuse(format!(
+            "scales={scales:?} is not valid with this rounding, as it is for codes that are the nearest; leave rounding \
+             out, or use scales=\"amax\"."
         ));
     }
     Ok(())

@@ -4,8 +4,9 @@ use super::amaxes::Amaxes;
 use super::by_tables::{ByTables, Reference};
 use super::codes::{Codes, Shift};
 use super::encoder::{BlockArrays, Encoder, JOINED, is_large};
-use super::operands::{Encoded, Encoding, check, per_block, refuse};
+use super::operands::{Encoded, Encoding, ScaleChoice, check, per_block, refuse};
 use super::packed::Packed;
+use super::scale_search::ScaleSearch;
 use super::scales::{Limits, Scales};
 use super::source::{Source, TRANSPOSED_ROWS};
 use crate::cast::{PlannedCast, Settings};
@@ -16,7 +17,7 @@ use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::{Format, Kind};
 use crate::quantization::element::Element;
-use crate::quantization::element::names::{E2M1, E8M0, INT8, UINT8};
+use crate::quantization::element::names::{E2M1, E4M3, E8M0, INT8, UINT8};
 use crate::quantization::nearest::Bounds;
 use crate::quantization::real::{Real, bf16, format};
 use crate::quantization::recipe::{Family, GLOBAL_MAX, Recipe, Ties};
@@ -168,6 +169,12 @@ pub(super) unsafe fn plan<T: Real>(
         settings: Settings { options, report: false, threads: 1 },
         level,
     };
+    let (values, stored) = ((element, largest.value), (to.scale.format, recipe.least));
+    let search = ScaleSearch::new(encoding.scales, encoding.x.format, values, stored);
+    if search.is_none() && encoding.scales != ScaleChoice::Amax {
+        let name = to.scale.format.name();
+        return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));
+    }
     let reference = Reference { scales: &scales, codes: &codes };
     let by_tables = ByTables::new(&source, reference, extent.block.1);
     let has_extremes = is_asymmetric || to.bias.is_some();
@@ -181,7 +188,7 @@ pub(super) unsafe fn plan<T: Real>(
         by_tables,
         packed: Packed { rows: data, packing, bits, columns, transposes, level },
         arrays,
-        four_over_six: encoding.four_over_six,
+        search,
         wide,
         tall,
         x: encoding.x,

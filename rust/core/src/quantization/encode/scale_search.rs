@@ -1,0 +1,421 @@
+//! The stored scale of least squared error for each block, or the better one of two.
+//!
+//! For each stored scale that may be the best, each element becomes the nearest value that a code has, and the squares of
+//! what is lost are added. [`LANES`] blocks are searched together, a lane each, their elements in order: a block's sum has the
+//! same order at every level, whatever is beside it, and no operation is fused. So are its scale and codes the same.
+//!
+//! # Which scales are tried
+//! Let `max` be the largest value of codes, `limit` the middle between it and the value that would follow, `h` a scale and
+//! `2h` another. Every value of codes times `2h` that is nearest to a magnitude of at most `limit * h` is one of codes times
+//! `h`, so where the largest magnitude `amax` is not above `limit * h`, the error under `2h` is not less than under `h`. No
+//! scale of `2 * amax / limit` or more has to be tried therefore, if its half is a scale. (Of E4M3, halves of the codes up to
+//! 15 may not be; all of these are tried.) From there, scales are tried downwards. One that is below `amax / max` loses at
+//! least `amax - max * scale` of the largest element, and those below it more: the search of a block ends where the square of
+//! that is not below the least sum. Of E4M3, that is 8 codes on average for elements of E2M1; of powers of two, 2 or 3.
+
+use super::amaxes::BlockAmaxes;
+use super::operands::ScaleChoice;
+use super::scales::Scales;
+use super::source::{Elements, Source};
+use crate::codec::pivot::{Binary32, FloatPivot};
+use crate::codec::reference::worth;
+use crate::cpu::{Kernel, Level};
+use crate::format::Format;
+use crate::layout::transpose::transpose;
+use crate::quantization::arithmetic::{Area, PIECE};
+use crate::quantization::element::names::{E4M3, E8M0};
+use crate::quantization::real::Real;
+use crate::quantization::rounded::single;
+use crate::quantization::steps::BlockScales;
+use crate::quantization::work::{Columns, Place};
+
+/// Blocks that are searched together: of more, what sums are made of would not fit into the registers of AVX2.
+const LANES: usize = 8;
+
+/// A float32 for each of these blocks, or a code.
+type Lanes<T> = [T; LANES];
+
+/// Elements of a block whose squares are added between two accesses to sums.
+const CHUNK: usize = 4;
+
+/// More than the roundings of a few operations of float32.
+const ROUNDED_UP: f32 = 1.0 + 1.0 / 1_048_576.0;
+
+/// The values of codes.
+#[derive(Clone, Copy)]
+struct Grid {
+    /// What rounds a magnitude to the bits of a code: `c - (c - y)` with `c = y * split` (Veltkamp's splitting), but at least
+    /// `least`, next to which float32 has the steps of the smallest codes.
+    split: f32,
+    least: f32,
+    max: f32,
+    limit: f32,
+    /// The largest scale whose largest product the dtype of the weight has: results are not to become infinite.
+    most: f32,
+    /// An error is less than that of the recipe's own scale if it is below this part of it. Where a quotient is in the middle
+    /// of two values but for its rounding, codes may be those of the other one, which makes a sum of squares larger by less
+    /// than `limit / step * 2^-18` of it, `step` being that of the largest codes; its additions round off at most 2^-16.
+    less: f32,
+}
+
+impl Grid {
+    /// Returns those of a format of floats, or of integers of at most this magnitude, for weights of a dtype.
+    fn new(element: Format, max: f64, weight: Format) -> Self {
+        let mantissa = Binary32::MANTISSA as i32;
+        let (bits, step, top_step, split) = match element.float() {
+            Some(spec) => {
+                let bits = spec.mantissa_bits as i32;
+                let step = worth(&spec, 1);
+                let top_step = max - worth(&spec, spec.max_code() - 1);
+                (bits, step, top_step, 2f32.powi(mantissa - bits) + 1.0)
+            }
+            // Codes of MXINT8 are 64ths.
+            None => (0, 1.0 / 64.0, 1.0 / 64.0, 0.0),
+        };
+        debug_assert!(bits < mantissa, "by the table of formats");
+        let least = (1.5 * step * 2f64.powi(mantissa)) as f32;
+        let limit = max + top_step / 2.0;
+        let spec = weight.float().unwrap_or_else(single);
+        let largest = worth(&spec, spec.max_code()).min(f64::from(f32::MAX));
+        let most = (largest / max) as f32;
+        let less = (1.0 - limit / top_step * 2f64.powi(-16)) as f32;
+        Self { split, least, max: max as f32, limit: limit as f32, most, less }
+    }
+}
+
+/// How scales follow from stored codes: the bits of a float32 after a shift, times a power of two, over a number and times
+/// another, one of which is the scale of the array.
+#[derive(Clone, Copy)]
+struct StoredScales {
+    shift: u32,
+    unit: f32,
+    /// The bits of the smallest scale.
+    least_bits: u32,
+    /// The codes that may be chosen.
+    codes: (u32, u32),
+    /// The smallest code of which it is sure that half of each larger one's scale has a code.
+    halved: u32,
+    divisor: f32,
+    factor: f32,
+}
+
+impl StoredScales {
+    /// Returns those of a format, given the smallest scale of a recipe; none for other formats than those of MX and NVFP4.
+    fn new(format: Format, least: f32) -> Option<Self> {
+        let usual = Self {
+            shift: Binary32::MANTISSA,
+            unit: 1.0,
+            least_bits: 1 << (Binary32::MANTISSA - 1),
+            codes: (1, 254),
+            halved: 1,
+            divisor: 1.0,
+            factor: 1.0,
+        };
+        match format.name() {
+            E8M0 => Some(usual),
+            E4M3 => {
+                let unit = 2f32.powi(120);
+                let shift = Binary32::MANTISSA - 3;
+                let least = (least / unit).to_bits() >> shift;
+                let codes = (least.max(1), 126);
+                Some(Self { shift, unit, least_bits: 0, codes, halved: 15, ..usual })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the scale of a code as a decoder does.
+    #[inline(always)]
+    fn value(&self, code: u32) -> f32 {
+        let bits = (code << self.shift).max(self.least_bits);
+        f32::from_bits(bits) * self.unit / self.divisor * self.factor
+    }
+
+    /// Returns the largest code whose scale is not above another, and which may be chosen.
+    #[inline(always)]
+    fn code_below(&self, scale: f32) -> u32 {
+        let bits = (scale / self.factor * self.divisor / self.unit).to_bits();
+        (bits >> self.shift).max(self.halved).max(self.codes.0).min(self.codes.1)
+    }
+}
+
+/// Finds scales of least squared error.
+pub(super) struct ScaleSearch {
+    choice: ScaleChoice,
+    grid: Grid,
+    stored: StoredScales,
+}
+
+/// The elements of blocks that are searched together.
+#[derive(Default)]
+pub(super) struct Room(Vec<[Lanes<f32>; CHUNK]>);
+
+impl ScaleSearch {
+    /// Returns the search for elements and stored scales of these formats and weights of a dtype, if there is one: codes may
+    /// be of at most this magnitude, scales at least of that.
+    pub(super) fn new(
+        choice: ScaleChoice,
+        weight: Format,
+        (element, max): (Format, f64),
+        (stored, least): (Format, f32),
+    ) -> Option<Self> {
+        let stored = StoredScales::new(stored, least)?;
+        (choice != ScaleChoice::Amax).then(|| Self { choice, grid: Grid::new(element, max, weight), stored })
+    }
+
+    /// Replaces the scales of a band, which are those of the largest magnitudes, where others are better.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    pub(super) unsafe fn improve<T: Real>(
+        &self,
+        (place, columns, width): (Place, Columns, usize),
+        (source, scales): (&Source<T>, &Scales<T>),
+        (elements, room): (&mut Elements<T>, &mut Room),
+        amaxes: &BlockAmaxes<T>,
+        blocks: &mut BlockScales<T>,
+    ) {
+        let level = Level::active();
+        let to_four = (self.choice == ScaleChoice::FourOverSix).then(|| {
+            let own = blocks.bytes.clone();
+            scales.find(place.matrix, 1.5, amaxes, blocks);
+            std::mem::replace(&mut blocks.bytes, own)
+        });
+        let global = scales.of_array(place.matrix).global.to_f64() as f32;
+        let divides = scales.recipe.steps.properties.divides_by_global;
+        let (divisor, factor) = if divides { (global, 1.0) } else { (1.0, global) };
+        let stored = StoredScales { divisor, factor, ..self.stored };
+        let Elements { stored: read, values } = elements;
+        let most = width.min(columns.count);
+        let size = place.rows * most;
+        room.0.resize(size.div_ceil(CHUNK), [[0.0; LANES]; CHUNK]);
+        let group = LANES * width;
+        let of_piece = (PIECE / place.rows / group).max(1) * group;
+        let mut first = 0;
+        for columns in columns.groups(of_piece) {
+            // SAFETY: the caller's promise; blocks of these schemes have rows and columns so few that some fit into a piece.
+            let piece = unsafe { source.load(place, columns, read, values.0.as_mut_ptr()) };
+            for start in (0..columns.count).step_by(group) {
+                let area = Area { columns: group.min(columns.count - start), ..piece };
+                let blocks_of_group = first..first + area.columns.div_ceil(width);
+                first = blocks_of_group.end;
+                if area.columns < group || !size.is_multiple_of(CHUNK) {
+                    room.0.fill([[0.0; LANES]; CHUNK]);
+                }
+                for row in 0..place.rows {
+                    let (from, to) =
+                        (area.row(row).wrapping_add(start), &mut room.0.as_flattened_mut()[row * most..]);
+                    // SAFETY: the area has so many columns from there on.
+                    unsafe { spread(level, (from, area.columns), width, to) };
+                }
+                let (mut amax, mut own, mut other) = ([0f32; LANES], [0; LANES], [0; LANES]);
+                for (lane, block) in blocks_of_group.clone().enumerate() {
+                    amax[lane] = amaxes.amax[block].to_f64() as f32;
+                    own[lane] = u32::from(blocks.bytes[block]);
+                    other[lane] = to_four.as_ref().map_or(0, |bytes| u32::from(bytes[block]));
+                }
+                let to_four = to_four.is_some().then_some(other);
+                let search =
+                    Search { level, elements: &mut room.0[..], amax, own, to_four, grid: self.grid, stored };
+                let found = level.run(search);
+                for (byte, code) in blocks.bytes[blocks_of_group].iter_mut().zip(found) {
+                    *byte = code as u8;
+                }
+            }
+        }
+        // SAFETY: there is a scale for each block, of a byte.
+        unsafe {
+            let to = blocks.scale.as_mut_ptr().cast();
+            scales.stored.to_real.convert(blocks.bytes.as_ptr(), to, blocks.bytes.len());
+        }
+    }
+}
+
+/// Moves so many elements of blocks side by side to lanes, whose others stay.
+///
+/// # Safety
+/// The elements are readable.
+unsafe fn spread<T: Real>(
+    level: Level,
+    (from, columns): (*const T, usize),
+    width: usize,
+    to: &mut [Lanes<f32>],
+) {
+    let pitch = (width * size_of::<T>()) as isize;
+    // Those of 4 bytes are float32.
+    let whole = if size_of::<T>() == size_of::<f32>() { columns / width } else { 0 };
+    // SAFETY: the caller's promise; there are lanes for each column of a block.
+    unsafe {
+        let lanes = (to.as_mut_ptr().cast(), size_of::<Lanes<f32>>() as isize);
+        transpose(level, size_of::<f32>(), (from.cast(), pitch), (whole, width), lanes);
+        for column in whole * width..columns {
+            to[column % width][column / width] = from.add(column).read_unaligned().to_f64() as f32;
+        }
+    }
+}
+
+/// The search of some blocks for codes of scales, given the largest magnitudes and the codes of the recipe's own scales; of
+/// two, those of the others as well.
+struct Search<'a> {
+    level: Level,
+    elements: &'a mut [[Lanes<f32>; CHUNK]],
+    amax: Lanes<f32>,
+    own: Lanes<u32>,
+    to_four: Option<Lanes<u32>>,
+    grid: Grid,
+    stored: StoredScales,
+}
+
+impl Kernel for Search<'_> {
+    type Output = Lanes<u32>;
+
+    #[inline(always)]
+    fn run(self) -> Lanes<u32> {
+        let Self { level, elements, amax, own, to_four, grid, stored } = self;
+        // The largest magnitudes come between 1 and 2, so that no square underflows.
+        let (mut power, mut top) = ([0f32; LANES], [0f32; LANES]);
+        for lane in 0..LANES {
+            let exponent = (amax[lane].to_bits() >> Binary32::MANTISSA).min(253);
+            power[lane] = f32::from_bits((254 - exponent) << Binary32::MANTISSA);
+            top[lane] = amax[lane] * power[lane];
+        }
+        for chunk in &mut *elements {
+            for element in chunk {
+                let mut values = *element;
+                for lane in 0..LANES {
+                    values[lane] = (values[lane] * power[lane]).abs();
+                }
+                *element = values;
+            }
+        }
+        // A scale may not be left out for the rounding of this.
+        let twice = 2.0 / grid.limit * ROUNDED_UP;
+        let (mut codes, mut scales) = ([[0; LANES]; 2], [[0f32; LANES]; 2]);
+        let first = to_four.unwrap_or(own);
+        for lane in 0..LANES {
+            let highest = stored.code_below((amax[lane] * twice).min(grid.most));
+            let highest = if top[lane] > 0.0 { highest } else { stored.codes.0 };
+            let below = highest.saturating_sub(1).max(stored.codes.0);
+            codes[0][lane] = if to_four.is_some() { own[lane] } else { highest };
+            codes[1][lane] = if to_four.is_some() { first[lane] } else { below };
+            scales[0][lane] = stored.value(codes[0][lane]) * power[lane];
+            scales[1][lane] = stored.value(codes[1][lane]) * power[lane];
+        }
+        let (mut best, mut least, mut of_own) = (codes[0], [f32::INFINITY; LANES], [f32::NAN; LANES]);
+        loop {
+            let mut clips = 0u32;
+            for lane in 0..LANES {
+                let lower = scales[0][lane].min(scales[1][lane]);
+                clips |= u32::from(top[lane] * ROUNDED_UP > lower * grid.limit);
+            }
+            let errors = errors(level, clips != 0, elements, &scales, grid);
+            for (error, code) in errors.iter().zip(&codes) {
+                for lane in 0..LANES {
+                    of_own[lane] = if code[lane] == own[lane] { error[lane] } else { of_own[lane] };
+                    let is_less = error[lane] < least[lane];
+                    best[lane] = if is_less { code[lane] } else { best[lane] };
+                    least[lane] = if is_less { error[lane] } else { least[lane] };
+                }
+            }
+            let mut goes_on = 0u32;
+            for lane in 0..LANES {
+                // What the largest element loses under the next scale, as `Errors` has it. NaN ends the search.
+                let last = codes[1][lane];
+                let next = last.saturating_sub(1).max(stored.codes.0);
+                let after = next.saturating_sub(1).max(stored.codes.0);
+                (codes[0][lane], codes[1][lane]) = (next, after);
+                scales[0][lane] = stored.value(next) * power[lane];
+                scales[1][lane] = stored.value(after) * power[lane];
+                let lost = top[lane] - grid.max * scales[0][lane];
+                let may_be_less = (lost < 0.0) | (lost * lost < least[lane]);
+                goes_on |= u32::from(may_be_less & (next < last));
+            }
+            if goes_on == 0 || to_four.is_some() {
+                break;
+            }
+        }
+        // Those that were not among the codes that were tried.
+        let mut is_left = 0u32;
+        for lane in 0..LANES {
+            is_left |= u32::from(of_own[lane].is_nan() & (top[lane] > 0.0));
+            scales[0][lane] = stored.value(own[lane]) * power[lane];
+        }
+        if is_left != 0 {
+            of_own = errors(level, true, elements, &scales, grid)[0];
+        }
+        for lane in 0..LANES {
+            let is_less = least[lane] < of_own[lane] * grid.less;
+            best[lane] = if is_less { best[lane] } else { own[lane] };
+        }
+        best
+    }
+}
+
+/// Returns the sums of squared errors under scales, where magnitudes may be above the largest value of codes or not.
+#[inline(always)]
+fn errors(
+    level: Level,
+    clips: bool,
+    elements: &[[Lanes<f32>; CHUNK]],
+    scales: &[Lanes<f32>; 2],
+    grid: Grid,
+) -> [Lanes<f32>; 2] {
+    if clips {
+        level.run(Errors::<true> { elements, scales, grid })
+    } else {
+        level.run(Errors::<false> { elements, scales, grid })
+    }
+}
+
+/// Sums of squared errors under two scales for each block, as one sum waits for its last addition: a function of its own, so
+/// that all its numbers stay in registers.
+struct Errors<'a, const CLIPS: bool> {
+    elements: &'a [[Lanes<f32>; CHUNK]],
+    scales: &'a [Lanes<f32>; 2],
+    grid: Grid,
+}
+
+impl<const CLIPS: bool> Kernel for Errors<'_, CLIPS> {
+    type Output = [Lanes<f32>; 2];
+
+    #[inline(always)]
+    fn run(self) -> [Lanes<f32>; 2] {
+        let Self { elements, scales: [first, second], grid } = self;
+        let (mut sums, mut others) = ([0f32; LANES], [0f32; LANES]);
+        let (mut inverses, mut other_inverses) = ([0f32; LANES], [0f32; LANES]);
+        for lane in 0..LANES {
+            inverses[lane] = inverse(first[lane]);
+            other_inverses[lane] = inverse(second[lane]);
+        }
+        for chunk in elements {
+            for lane in 0..LANES {
+                let (scale, inverse, mut sum) = (first[lane], inverses[lane], sums[lane]);
+                let (other_scale, other_inverse, mut other) =
+                    (second[lane], other_inverses[lane], others[lane]);
+                for element in chunk {
+                    sum += square::<CLIPS>(element[lane], scale, inverse, grid);
+                    other += square::<CLIPS>(element[lane], other_scale, other_inverse, grid);
+                }
+                (sums[lane], others[lane]) = (sum, other);
+            }
+        }
+        [sums, others]
+    }
+}
+
+#[inline(always)]
+fn inverse(scale: f32) -> f32 {
+    if scale > 0.0 { 1.0 / scale } else { 0.0 }
+}
+
+/// Returns the squared error of a magnitude under a scale.
+#[inline(always)]
+fn square<const CLIPS: bool>(magnitude: f32, scale: f32, inverse: f32, grid: Grid) -> f32 {
+    let quotient = magnitude * inverse;
+    let quotient = if !CLIPS || quotient < grid.max { quotient } else { grid.max };
+    let split = quotient * grid.split;
+    let split = if split > grid.least { split } else { grid.least };
+    let value = split - (split - quotient);
+    let lost = magnitude - value * scale;
+    lost * lost
+}

@@ -1,0 +1,278 @@
+"""Scales of blocks by their squared error: beside every stored scale, tried in float64 by numpy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import scheme_oracle as oracle
+from castwise import checkpoint
+from castwise.quantization import dequantize, quantize, schemes
+from scheme_oracle import Array
+from support import LEVELS, at_level
+
+NVFP4 = next(row for row in schemes() if row.name == "nvfp4")
+MX = [row for row in schemes() if row.rule is not None]
+SEARCHED = [NVFP4, *MX]
+E4M3_CODES = np.arange(1, 127, dtype=np.uint8)
+
+# Weights of 10,000 blocks of 16.
+WEIGHTS: Mapping[str, Array] = {
+    "normal": np.random.default_rng(0).standard_normal((200, 800)) * 0.02,
+    "Laplace": np.random.default_rng(1).laplace(size=(200, 800)) * 0.02,
+    "t5": np.random.default_rng(2).standard_t(5, (200, 800)) * 0.02,
+    "outliers": np.random.default_rng(3).standard_normal((200, 800))
+    * np.where(np.random.default_rng(4).random((200, 800)) < 0.01, 20, 1),
+}
+
+
+def values_of(element: str) -> Array:
+    """Return the magnitudes that codes of a format have, in order."""
+    if element == "int8":
+        return np.arange(128) / 64
+    info = ml_dtypes.finfo(element)
+    codes = np.arange(1 << (info.bits - 1), dtype=np.uint8)
+    values = codes.view(info.dtype).astype(np.float64)
+    return values[np.isfinite(values)]
+
+
+def errors(blocks: Array, scales: Array, element: str) -> Array:
+    """Return the squared error of each block under its scale, with the nearest codes."""
+    values = values_of(element)
+    middles = (values[1:] + values[:-1]) / 2
+    magnitudes = np.abs(blocks)
+    nearest = values[np.searchsorted(middles, magnitudes / scales[..., None])]
+    return ((magnitudes - nearest * scales[..., None]) ** 2).sum(-1)
+
+
+def of_blocks(x: Array, q: Any, width: int) -> Array:
+    off = dequantize(q, np.float64) - x.astype(np.float64)
+    return (off.reshape(-1, width) ** 2).sum(-1)
+
+
+def decibels(ratio: float) -> float:
+    return float(10 * np.log10(ratio))
+
+
+@pytest.mark.parametrize("recipe", NVFP4.recipes)
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_no_stored_scale_of_nvfp4_is_better(kind: str, recipe: str) -> None:
+    x = WEIGHTS[kind].astype(np.float32)
+    amax, best = (quantize(x, "nvfp4", recipe=recipe, scales=scales) for scales in ("amax", "best"))
+    np.testing.assert_array_equal(amax.global_scale, best.global_scale)
+    level = np.float32(1 if amax.global_scale is None else amax.global_scale.item())
+    stored = oracle.E4M3.decode(E4M3_CODES).astype(np.float32)
+    scales = stored / level if recipe == "compressed-tensors" else stored * level
+    least = 8 if recipe == "torchao" else 1  # no smaller one is stored
+    blocks = x.reshape(-1, 16).astype(np.float64)
+    of_amax, of_best = of_blocks(x, amax, 16), of_blocks(x, best, 16)
+    least_errors = of_amax
+    for scale in scales[least - 1 :].astype(np.float64):
+        of_scale = errors(blocks, np.full(len(blocks), scale), "float4_e2m1fn")
+        least_errors = np.minimum(least_errors, of_scale)
+    assert (of_best <= of_amax * (1 + 1e-9)).all()
+    assert decibels(of_best.sum() / least_errors.sum()) < 0.001
+    assert decibels(of_amax.sum() / of_best.sum()) > 0.3 or recipe == "mlx"
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("scheme", [row.name for row in MX])
+def test_no_power_of_two_is_better(scheme: str, kind: str) -> None:
+    row = next(row for row in MX if row.name == scheme)
+    x = WEIGHTS[kind].astype(np.float32)
+    blocks = x.reshape(-1, 32).astype(np.float64)
+    powers = 2.0 ** np.arange(-20, 1)
+    tried = [errors(blocks, np.full(len(blocks), power), row.element) for power in powers]
+    for recipe in row.recipes:
+        amax, best = (
+            quantize(x, scheme, recipe=recipe, scales=scales) for scales in ("amax", "best")
+        )
+        of_amax, of_best = of_blocks(x, amax, 32), of_blocks(x, best, 32)
+        assert (of_best <= of_amax * (1 + 1e-9)).all()
+        assert decibels(of_best.sum() / np.minimum(of_amax, np.min(tried, 0)).sum()) < 0.001
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("scheme", [row.name for row in SEARCHED])
+def test_bits_do_not_depend_on_levels_threads_and_neighbours(scheme: str, dtype: str) -> None:
+    x = WEIGHTS["outliers"][:40, :320].astype(np.dtype(dtype))
+    first = quantize(x, scheme, scales="best")
+    for level in LEVELS:
+        with at_level(level):
+            for threads in (1, 2):
+                other = quantize(x, scheme, scales="best", threads=threads)
+                assert other.data.tobytes() == first.data.tobytes(), (level, threads)
+                assert other.scale.tobytes() == first.scale.tobytes(), (level, threads)
+    row = next(row for row in SEARCHED if row.name == scheme)
+    largest = {"amax": float(np.abs(x).max())} if row.global_scale else {}
+    for rows in (1, 3, 40):
+        for columns in (32, 96, 320):
+            part = np.ascontiguousarray(x[:rows, :columns])
+            other = quantize(part, scheme, scales="best", **largest)
+            width = row.block[1]
+            expected = first.scale.reshape(40, -1)[:rows, : columns // width]
+            assert other.scale.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("scheme", [row.name for row in SEARCHED])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_unusual_blocks_are_not_worse(scheme: str, dtype: str) -> None:
+    """Zeros, constants, one outlier, the limits of a dtype, and blocks that are not full."""
+    info = ml_dtypes.finfo(np.dtype(dtype))
+    width = next(row for row in SEARCHED if row.name == scheme).block[1]
+    x = np.zeros((12, 3 * width - 5), np.dtype(dtype))
+    x[1], x[2], x[3, 0], x[4, 7] = 1, -0.37, 1, info.max
+    x[5], x[6] = info.smallest_subnormal, info.tiny
+    x[7, ::2], x[8] = -0.0, np.linspace(-1, 1, x.shape[1])
+    x[9, : width // 2], x[10] = 3, np.linspace(0, 1, x.shape[1]) * float(info.max)
+    for rows in (slice(None), slice(1, 4), slice(5, 7), slice(7, 10)):
+        part = np.ascontiguousarray(x[rows])
+        recipes = next(row for row in SEARCHED if row.name == scheme).recipes
+        for recipe in recipes:
+            if part.shape[-1] % width and recipe in ("mlx", "gguf", "comfy", "gpt-oss"):
+                part = np.ascontiguousarray(x[rows, : 2 * width])
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")  # of scales beyond their format
+                amax, best = (
+                    dequantize(quantize(part, scheme, recipe=recipe, scales=scales), np.float64)
+                    for scales in ("amax", "best")
+                )
+                for start in range(0, part.shape[1], width):
+                    block = part[:, start : start + width].astype(np.float64)
+                    # Of the limits of float64, squares are infinite.
+                    unit = max(np.abs(block).max(), 1e-300)
+                    of_amax, of_best = (
+                        ((decoded[:, start : start + width] / unit - block / unit) ** 2).sum(-1)
+                        for decoded in (amax, best)
+                    )
+                    assert (~(of_best > of_amax * (1 + 1e-9))).all(), (recipe, start)
+
+
+def test_a_block_of_nan_keeps_its_scale() -> None:
+    x = WEIGHTS["normal"][:4, :64].astype(np.float32)
+    x[1, 3], x[2, 40] = np.nan, np.inf
+    for scheme in ("nvfp4", "mxfp4"):
+        amax, best = (
+            quantize(x, scheme, nonfinite="nan", scales=scales) for scales in ("amax", "best")
+        )
+        is_nan = np.isnan(dequantize(amax, np.float32))
+        np.testing.assert_array_equal(np.isnan(dequantize(best, np.float32)), is_nan)
+        with pytest.raises(ValueError, match=r"x has NaN at index \[1, 3\]"):
+            quantize(x, scheme, scales="best")
+
+
+def test_square_blocks_are_searched_whole() -> None:
+    x = WEIGHTS["normal"][:50, :160].astype(np.float32)
+    amax, best = (
+        quantize(x, "nvfp4", block=(16, 16), scales=scales) for scales in ("amax", "best")
+    )
+    stored = best.scale.view(np.uint8)
+    for start in range(0, 50, 16):
+        assert (stored[start : start + 16] == stored[start]).all()
+    of_amax, of_best = (
+        np.add.reduceat(
+            ((dequantize(q, np.float64) - x) ** 2).reshape(50, 10, 16).sum(-1), range(0, 50, 16)
+        )
+        for q in (amax, best)
+    )
+    assert (of_best <= of_amax * (1 + 1e-9)).all()
+    assert of_best.sum() < of_amax.sum()
+
+
+def test_four_over_six_takes_the_smaller_error() -> None:
+    """Each block decodes as if its scale had been made for a largest code of 6, or of 4."""
+    x = WEIGHTS["normal"][:16, :256].astype(np.float32)
+    q = quantize(x, "nvfp4", recipe="modelopt", scales="four_over_six")
+    assert q.global_scale is not None
+    largest = np.abs(x.reshape(16, 16, 16)).max(-1)
+    level = np.abs(x).max() / np.float32(6 * 256)
+    assert q.global_scale == level
+    tried = []
+    for stretch in (1.0, 1.5):
+        scale = oracle.E4M3.decode(oracle.E4M3.encode(largest / (np.float32(6) * level) * stretch))
+        blocks, totals = x.reshape(-1, 16).astype(np.float64), (scale * level).reshape(-1)
+        tried.append(errors(blocks, totals.astype(np.float64), "float4_e2m1fn"))
+    np.testing.assert_allclose(of_blocks(x, q, 16), np.minimum(*tried), rtol=1e-4)
+    assert (tried[0] != tried[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "message"),
+    [
+        ("int4_group", {"scales": "best"}, "scales='best' is not valid for int4_group, .* nvfp4"),
+        ("fp8_channel", {"scales": "best"}, "scales='best' is not valid for fp8_channel"),
+        ("mxfp4", {"scales": "four_over_six"}, "four_over_six' is not valid for mxfp4, .* nvfp4"),
+        ("nvfp4", {"scales": "mse"}, "scales='mse' is not valid; use one of 'amax', 'best'"),
+        ("nvfp4", {"scales": "best", "rounding": "stochastic"}, "is not valid with this rounding"),
+    ],
+)
+def test_what_has_no_choice_of_scales_is_refused(
+    scheme: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        quantize(WEIGHTS["normal"][:4, :128].astype(np.float32), scheme, **options)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "recipe"),
+    [
+        ("nvfp4", "compressed-tensors"),
+        ("nvfp4", "modelopt"),
+        ("nvfp4", "comfy"),
+        ("nvfp4", "mlx"),
+        ("mxfp4", "compressed-tensors"),
+        ("mxfp8_e4m3", "compressed-tensors"),
+    ],
+)
+def test_files_have_the_scales_of_arrays(tmp_path: Path, scheme: str, recipe: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "nobody"}')
+    weights = {
+        "q_proj.weight": WEIGHTS["normal"][:64, :512].astype(ml_dtypes.bfloat16),
+        "k_proj.weight": WEIGHTS["t5"][:64, :512].astype(ml_dtypes.bfloat16) * 3,
+    }
+    checkpoint.save(folder / "model.safetensors", weights)
+    found: dict[str, dict[str, float]] = {}
+    for scales in ("amax", "best"):
+        target = tmp_path / scales
+        summary = checkpoint.quantize_file(folder, target, scheme, recipe=recipe, scales=scales)
+        found[scales] = {
+            row.name.partition(".")[0]: row.report.sqnr_db for row in summary.rows if row.report
+        }
+        assert (target / "config.json").read_bytes() == (tmp_path / "amax/config.json").read_bytes()
+    assert found["best"].keys() == {"q_proj", "k_proj"}
+    for name, value in found["best"].items():
+        assert value > found["amax"][name] or scheme == "mxfp8_e4m3"
+    checkpoint.dequantize_file(tmp_path / "best", tmp_path / "decoded", "float32")
+    for name, array in checkpoint.load(tmp_path / "decoded" / "model.safetensors").items():
+        weight = weights[name].astype(np.float64)
+        value = decibels(np.square(weight).sum() / np.square(weight - array).sum())
+        assert value == pytest.approx(found["best"][name.partition(".")[0]])
+
+
+def test_a_map_may_name_other_schemes(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    arrays = {
+        f"layers.0.{name}.weight": WEIGHTS["normal"][:64, :512].astype(np.float32)
+        for name in ("up_proj", "o_proj")
+    }
+    checkpoint.save(folder / "model.safetensors", arrays)
+    schemes_of_map = {"default": "nvfp4", r".*o_proj\.weight": "fp8_channel"}
+    files = {}
+    for scales in ("amax", "best"):
+        checkpoint.quantize_file(folder, tmp_path / scales, dtype_map=schemes_of_map, scales=scales)
+        files[scales] = checkpoint.load(tmp_path / scales / "model.safetensors")
+    for name, array in files["amax"].items():
+        is_same = np.array_equal(array.view(np.uint8), files["best"][name].view(np.uint8))
+        assert is_same == (".o_proj." in name or name.endswith("global_scale")), name
+    with pytest.raises(ValueError, match=r"scales='best' is not valid for fp8_channel, .* nvfp4"):
+        checkpoint.quantize_file(folder, tmp_path / "no", "fp8_channel", scales="best")
+    assert not (tmp_path / "no").exists()
