@@ -99,7 +99,7 @@ def test_no_power_of_two_is_better(scheme: str, kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 @pytest.mark.parametrize("scheme", [row.name for row in SEARCHED])
-def test_bits_do_not_depend_on_levels_threads_and_neighbours(scheme: str, dtype: str) -> None:
+def test_bits_do_not_depend_on_levels_threads_and_neighbors(scheme: str, dtype: str) -> None:
     x = WEIGHTS["outliers"][:40, :320].astype(np.dtype(dtype))
     first = quantize(x, scheme, scales="best")
     for level in LEVELS:

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::format::Format;
 use crate::quantization::{
-    self, Array, Decoding, Element, Encoded, Encoding, Family, GlobalUse, Meaning, Packing, ScaleFormat,
-    Scheme,
+    self, Array, Decoding, Element, Encoded, Encoding, Family, GlobalUse, Meaning, Packing, ScaleChoice,
+    ScaleFormat, Scheme,
 };
 use crate::tensor::{Tensor, bytes_of_shape};
 
@@ -95,7 +95,7 @@ impl Tensor<'_> {
             amax,
             global_scale: global_scale.map(|_| same_for_each(&mut level, stack)),
             global_max: None,
-            four_over_six: None,
+            scales: ScaleChoice::Amax,
             code_map: None,
             rounding: None,
             seed: 0,
