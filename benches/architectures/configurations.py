@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from kinds import counts, other_counts
 from transformers import PreTrainedConfig, PreTrainedModel
 
 _TIMM = {"use_pretrained_backbone": False}
@@ -156,6 +157,29 @@ FORMS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "clip": ({"vision_config": {"hidden_size": 1024}},),
 }
 """Values other than flags that bring other parameters, by type: as published models have them."""
+
+_DENSE_FIRST = {"first_k_dense_replace": 1}
+_DENSE_LAYER = {"mlp_only_layers": [0]}
+_SHARED_KEYS = ({"num_kv_shared_layers": 10}, {"attention_k_eq_v": True})
+
+MIXTURES: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "bamba": ({"attn_layer_indices": [9, 18, 27]},),
+    "cohere2_moe": ({"mlp_layer_types": ["dense", *["sparse"] * 39]},),
+    "gemma4": tuple({"text_config": each} for each in _SHARED_KEYS),
+    "gemma4_text": _SHARED_KEYS,
+    "gemma4_unified": tuple({"text_config": each} for each in _SHARED_KEYS),
+    "gemma4_unified_text": _SHARED_KEYS,
+    "inkling_text": ({"mlp_layer_types": ["dense", *["sparse"] * 65]},),
+    "lfm2": ({"layer_types": ["conv", "full_attention"] * 16},),
+    "mellum": ({"mlp_layer_types": ["dense", *["sparse"] * 27]},),
+    "minimax_m3_vl_text": ({"mlp_layer_types": ["dense", *["sparse"] * 59]},),
+    "mistral4": (_DENSE_FIRST,),
+    "muse_spark_text": ({"mlp_layer_types": ["dense", *["sparse"] * 61]},),
+    "qwen3_omni_moe_talker_text": (_DENSE_LAYER,),
+    "qwen3_omni_moe_text": (_DENSE_LAYER,),
+    "qwen3_vl_moe_text": (_DENSE_LAYER,),
+}
+"""Values that make some layers of a type differ, in what other layers of it have, too."""
 
 _FLAG = (
     "bias",
@@ -334,6 +358,45 @@ def flagged_configurations(kind: type[PreTrainedModel]) -> Iterator[Callable[[],
     if len(flags) > 1:
         for flag in flags:
             yield partial(_turn_flags, config_class, needed_values, [flag])
+
+
+def mixed_configurations(
+    kind: type[PreTrainedModel], paths: Iterable[str]
+) -> Iterator[Callable[[], PreTrainedConfig]]:
+    """Yield makers of configurations that tell layers: no two counts of some paths are equal.
+
+    Those of MIXTURES follow.
+    """
+    config_class = kind.config_class
+    model_type = getattr(config_class, "model_type", "")
+    needed_values = NEEDED_VALUES.get(model_type, {})
+    config = config_class(**needed_values)
+    other_values = other_counts(config.to_dict(), numbers_of(config), paths)
+    for values in (other_values, *MIXTURES.get(model_type, ())):
+        yield partial(config_class, **_merge(needed_values, values))
+
+
+def numbers_of(config: PreTrainedConfig) -> dict[str, int]:
+    """Return the numbers of a configuration that may count layers or experts, by their paths."""
+    return counts(config.to_dict(), {path: part.attribute_map for path, part in parts_of(config)})
+
+
+def parts_of(config: PreTrainedConfig, path: str = "") -> Iterator[tuple[str, PreTrainedConfig]]:
+    """Yield a configuration, and those within it, each with its path."""
+    yield path, config
+    for name, part in vars(config).items():
+        if isinstance(part, PreTrainedConfig):
+            yield from parts_of(part, f"{path}.{name}" if path else name)
+
+
+def _merge(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others within them in their places."""
+    return {**values} | {
+        name: _merge(values[name], value)
+        if isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
+        else value
+        for name, value in others.items()
+    }
 
 
 def _flags(config: PreTrainedConfig, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -30,9 +31,22 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from castwise.models.architecture import find_architecture, normalize_name, read_architecture
-from configurations import configurations, diffusion_arguments, flagged_configurations
+from castwise.models.architecture import (
+    OPTIONAL_ROLES,
+    find_architecture,
+    normalize_name,
+    read_architecture,
+)
+from configurations import (
+    configurations,
+    diffusion_arguments,
+    flagged_configurations,
+    mixed_configurations,
+    numbers_of,
+    parts_of,
+)
 from diffusers import ModelMixin
+from kinds import common_keys, joined_sets, keys_of_lists, layers_of
 from roles import Row, rows_of
 from saved import saved_rows
 from torch import nn
@@ -42,6 +56,7 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto import modeling_auto
 from writing import ClassDescription, table_text
 
+_normalize = cache(normalize_name)  # the forms of a class have names in common
 TABLE = Path(__file__).parents[2] / "python/castwise/models/architectures.txt"
 
 
@@ -110,6 +125,10 @@ def describe_type(kinds: Iterable[type[PreTrainedModel]]) -> list[ClassDescripti
             parts.append(_describe(kind, config()))
             if number == 0:
                 break
+    paths = frozenset().union(*widest.keys.values())
+    for config in mixed_configurations(kind, paths):
+        with suppress(Exception):  # counts that lists of the configuration contradict
+            parts.append(replace(_describe(kind, config()), rows={}, ties={}, modules={}))
     union = _unite([widest, *parts])
     return [_widen(each, widest, union) for _, each in pairs]
 
@@ -152,7 +171,14 @@ def _unite(parts: list[ClassDescription]) -> ClassDescription:
                 AMBIGUOUS_ROWS.append((part.name, name))
     marks = "".join(sorted({mark for part in parts for mark in part.marks}))
     return replace(
-        parts[0], rows=rows, ties=ties, modules=modules, parts=modules_by_type, marks=marks
+        parts[0],
+        rows=rows,
+        ties=ties,
+        modules=modules,
+        parts=modules_by_type,
+        marks=marks,
+        sets=joined_sets(part.sets for part in parts),
+        keys=common_keys(part.keys for part in parts),
     )
 
 
@@ -180,11 +206,22 @@ def _widen(
                 part + sign + own_prefix + source.removeprefix(prefix)
             )
     ties = {name: target for name, target in ties.items() if name in more_rows}
+    labels = {
+        pattern: own_prefix + pattern.removeprefix(prefix)
+        if pattern.startswith(prefix)
+        else pattern
+        for pattern in union.sets.keys() | union.keys.keys()
+        if pattern.startswith(prefix) or each is widest or pattern in each.sets
+    }
+    sets = {labels[name]: value for name, value in union.sets.items() if name in labels}
+    keys = {labels[name]: value for name, value in union.keys.items() if name in labels}
     return replace(
         each,
         rows=more_rows | dict(each.rows),
         modules=modules | dict(each.modules),
         ties=ties | dict(each.ties),
+        sets=joined_sets((each.sets, sets)),
+        keys=common_keys((each.keys, keys)),
     )
 
 
@@ -214,7 +251,14 @@ def _describe(
     }
     targets = {name: _joined_names(inner) for name, (_, inner) in rows_in_files.items()}
     description = _texts(
-        kind.__name__, config.model_type, base, rows, ties=_ties(model, names), targets=targets
+        kind.__name__,
+        config.model_type,
+        base,
+        rows,
+        ties=_ties(model, names),
+        targets=targets,
+        namings=(rows_in_files, layer_rows),
+        numbers=numbers_of(config),
     )
     parts = _replaceable_modules(model, names)
     layers = {_parent(name) for name, row in layer_rows.items() if row.role == "linear"}
@@ -224,6 +268,8 @@ def _describe(
 
 def _joined_names(names: list[str]) -> str:
     """Return names that differ in one part as one, `a.{b,c}.d`; else the first."""
+    if len(names) == 1:
+        return names[0]
     parts = [name.split(".") for name in names]
     if len({*map(len, parts)}) > 1:
         return names[0]
@@ -284,7 +330,9 @@ def describe_diffusion(kind: type[ModelMixin]) -> ClassDescription | None:
             name: replace(row, float32=any(part in float32 for part in name.split(".")))
             for name, row in rows_of(model, frozenset(), "").items()
         }
-        parts.append(_texts(kind.__name__, "", "", rows, ties={}, targets={}))
+        # Nobody is asked whether it loads such a model, so nothing of its layers is needed.
+        texts = _texts(kind.__name__, "", "", rows, ties={}, targets={}, namings=(), numbers={})
+        parts.append(texts)
     return _unite(parts)
 
 
@@ -296,19 +344,26 @@ def _texts(
     *,
     ties: Mapping[str, str],
     targets: Mapping[str, str],
+    namings: Iterable[Collection[str]],
+    numbers: Mapping[str, int],
 ) -> ClassDescription:
     """Return an architecture with its names normalized; the first of equal names counts.
 
-    `targets` are the names in the model of names in files.
+    `targets` are the names in the model of names in files; `namings` are both, each as a whole;
+    `numbers` are those of the configuration that may count layers.
     """
     numbered = _keep_numbers(rows, targets)
-    labels = {each: numbered.get(_parent(each), normalize_name)(each) for each in rows}
+    labels = {each: numbered.get(_parent(each), _normalize)(each) for each in rows}
     by_name = {labels[each]: row for each, row in reversed([*rows.items()])}
     modules = {
-        labels[each]: labels.get(target, normalize_name(target))
+        labels[each]: labels.get(target, _normalize(target))
         for each, target in reversed([*targets.items()])
     }
     GUESSES.update(f"{name} {each}" for each, row in by_name.items() if row.is_guess)
+    layers = [
+        layers_of({each: labels[each] for each in naming if rows[each].role not in OPTIONAL_ROLES})
+        for naming in namings
+    ]
     lines: dict[str, str] = {}
     for tied, line in ties.items():
         part, sign, source = _SIGN.split(line, maxsplit=1)
@@ -320,6 +375,10 @@ def _texts(
         {label: row.text() for label, row in by_name.items()},
         {tied: line for tied, line in lines.items() if tied != _SIGN.split(line, maxsplit=1)[2]},
         {label: target for label, target in modules.items() if label != target},
+        sets=joined_sets(
+            {pattern: frozenset((each,)) for pattern, each in sets.items()} for sets, _ in layers
+        ),
+        keys=common_keys(keys_of_lists(lengths, numbers) for _, lengths in layers),
     )
 
 
@@ -331,7 +390,7 @@ def _keep_last_number(name: str) -> str:
     """Normalize a name but for the number of the module that has the parameter."""
     module, _, attribute = name.rpartition(".")
     outer, _, number = module.rpartition(".")
-    return ".".join(filter(None, (normalize_name(outer), number, attribute)))
+    return ".".join(filter(None, (_normalize(outer), number, attribute)))
 
 
 def _keep_numbers(
@@ -342,13 +401,13 @@ def _keep_numbers(
     for name, row in rows.items():
         if _parent(name).rpartition(".")[2].isdecimal():
             role = "linear" if row.role == "head" else row.role
-            target = normalize_name(targets.get(name, name))
-            kinds.setdefault(normalize_name(name), set()).add((role, target))
+            target = _normalize(targets.get(name, name))
+            kinds.setdefault(_normalize(name), set()).add((role, target))
     mixed_modules = {_parent(name) for name, pairs in kinds.items() if len(pairs) > 1}
     return {
         _parent(name): _keep_last_number
         for name in rows
-        if normalize_name(_parent(name)) in mixed_modules
+        if _normalize(_parent(name)) in mixed_modules
     }
 
 
@@ -382,7 +441,7 @@ def _ties(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
     `=` stands for what is tied by the configuration as it is, `~` for what it must ask for; `PART`
     is the path of the part that asks, empty for the configuration itself.
     """
-    paths = {id(part): path for path, part in reversed([*_parts(model.config)])}
+    paths = {id(part): path for path, part in reversed([*parts_of(model.config)])}
     own_ties = set(_tied_names(model, paths))
     configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     for config in configs.values():
@@ -408,20 +467,12 @@ def _tied_names(model: PreTrainedModel, paths: dict[int, str]) -> Iterator[tuple
                 yield start + name, path, start + source
 
 
-def _parts(config: transformers.PreTrainedConfig, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a configuration, and those within it, each with its path."""
-    yield path, config
-    for name, part in vars(config).items():
-        if isinstance(part, transformers.PreTrainedConfig):
-            yield from _parts(part, f"{path}.{name}" if path else name)
-
-
 def _replaceable_modules(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
     """Name the modules of a type that a configuration chooses: `PART TYPE`, by prefixes of names.
 
     Each has the prefix of the model and that of files, if these differ.
     """
-    paths = {id(part): path for path, part in reversed([*_parts(model.config)])}
+    paths = {id(part): path for path, part in reversed([*parts_of(model.config)])}
     lines: dict[str, str] = {}
     for prefix, module in model.named_modules():
         path = paths.get(id(getattr(module, "config", None)), "")
@@ -441,7 +492,7 @@ def _replaceable_modules(model: PreTrainedModel, names: dict[str, str]) -> dict[
             line = f"{path} {module.config.model_type}"
             lines[prefix] = line
             lines[names[prefix + end].removesuffix(end) if end else prefix] = line
-    return {normalize_name(prefix): line for prefix, line in lines.items()}
+    return {_normalize(prefix): line for prefix, line in lines.items()}
 
 
 def groups(names: Collection[str] | None = None) -> list[list[type]]:
@@ -471,7 +522,7 @@ def _drop_repeats(descriptions: list[ClassDescription]) -> list[ClassDescription
         each
         for each in descriptions
         if each is (first := firsts[each.name])
-        or replace(each, model_type=first.model_type) != first
+        or replace(each, model_type=first.model_type, sets=first.sets, keys=first.keys) != first
     ]
 
 
@@ -517,10 +568,17 @@ def check(seed: int) -> int:
                 read_architecture(file),
                 find_architecture(config),
             )
-            # A class with the same parameters in several types stands once: `_own_or_other`.
-            if table_architecture is None or new_architecture != replace(
-                table_architecture, model_type=new_architecture.model_type
+            # A class with the same parameters in several types stands once, with its own layers.
+            if table_architecture is not None and table_architecture.model_type != (
+                kind := new_architecture.model_type
             ):
+                new_architecture = replace(
+                    new_architecture,
+                    lists=table_architecture.lists,
+                    kinds=table_architecture.kinds,
+                )
+                table_architecture = replace(table_architecture, model_type=kind)
+            if new_architecture != table_architecture:
                 differing_names.append(architecture.name)
     print(f"seed {seed}: {count} architectures, {len(differing_names)} differ: {differing_names}")
     return 1 if differing_names or not count else 0

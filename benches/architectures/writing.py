@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from os.path import commonprefix
 
 from castwise.models.architecture import expand_name, longest_prefix
+from kinds import Sets, kinds_of, list_word
 
 FIRST_LINE = "# castwise architectures 1"
 
@@ -27,6 +28,10 @@ class ClassDescription:
     modules: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)  # `PART TYPE`, by prefixes of rows
     marks: str = ""
+    # The sets of parts that modules have in each configuration, by the modules' names.
+    sets: Mapping[str, frozenset[Sets]] = field(default_factory=dict)
+    # The paths of what in a configuration is the length of a list, by the names of its modules.
+    keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def table_text(head: Iterable[str], architectures: Iterable[ClassDescription]) -> str:
@@ -40,6 +45,7 @@ def table_text(head: Iterable[str], architectures: Iterable[ClassDescription]) -
             _tree(_stored_rows(each)),
             _tie_lines(each),
             tuple(sorted(each.parts.items())),
+            layer_lines(each),
         )
         entry = (each.name, [blocks.add(node) for node in nodes], each.marks)
         is_adopted = homes[each.name] != each.model_type
@@ -52,7 +58,7 @@ def table_text(head: Iterable[str], architectures: Iterable[ClassDescription]) -
         classes = (
             name.removeprefix(prefix)
             + "".join(
-                f"{sign}{numbers[node]}" for sign, node in zip("==:", nodes, strict=True) if node
+                f"{sign}{numbers[node]}" for sign, node in zip("==:+", nodes, strict=True) if node
             )
             + marks
             for name, nodes, marks in entries
@@ -92,6 +98,16 @@ def _tie_lines(each: ClassDescription) -> Node:
         if longest_prefix(name, lines) != target:
             lines[name] = target
     return tuple(sorted(lines.items()))
+
+
+def layer_lines(each: ClassDescription) -> Node:
+    """Return what counts the modules of each list, and of which kinds the modules in it are."""
+    words = {pattern: [list_word(keys)] for pattern, keys in each.keys.items()}
+    for pattern, configurations in each.sets.items():
+        kinds = sorted(",".join(sorted(kind)) or "-" for kind in kinds_of(configurations))
+        if kinds:
+            words.setdefault(pattern, []).extend(kinds)
+    return tuple((pattern, " ".join(each)) for pattern, each in sorted(words.items()))
 
 
 def _tree(rows: Mapping[str, tuple[str, str]]) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -694,7 +695,12 @@ LACKING: dict[str, tuple[str, str]] = {
     "a weight of a layer": (r"model.layers.2.self_attn.o_proj.weight", "of other layers"),
     "a weight of the last layer": ("model.layers.3.self_attn.q_proj.weight", "of other layers"),
     "a router": (f"model.layers.1.{EXPERT.partition('.')[0]}.gate.weight", "of other layers"),
+    "a router of the last layer": (
+        f"model.layers.3.{EXPERT.partition('.')[0]}.gate.weight",
+        "of other layers",
+    ),
     "a norm": ("model.layers.1.input_layernorm.weight", "of other layers"),
+    "a norm of the first layer": ("model.layers.0.input_layernorm.weight", "of other layers"),
     "a weight of an expert": (f"model.layers.1.{EXPERT}.1.w2.weight", "of other experts"),
     "a weight of the last expert": (f"model.layers.1.{EXPERT}.2.w3.weight", "of other experts"),
     "an expert": (f"model.layers.0.{EXPERT}.1.", "config.json states 3"),
@@ -724,18 +730,17 @@ def test_a_weight_that_is_not_there_with_its_scale_is_named(
     assert reason in problem.problem
 
 
-@pytest.mark.parametrize(("expert", "is_alone"), [(1, True), (2, True), (1, False), (2, False)])
+@pytest.mark.parametrize("layers", [(1,), (1, 2)])
+@pytest.mark.parametrize("expert", [1, 2])
 def test_experts_that_no_configuration_counts_are_as_many_in_each_layer(
-    tmp_path: Path, expert: int, *, is_alone: bool
+    tmp_path: Path, expert: int, layers: tuple[int, ...]
 ) -> None:
-    """The last expert is found if one layer alone lacks it: of two, each may have its number."""
     tensors = mixture("plain")
-    for layer in (1,) if is_alone else (1, 2):
+    for layer in layers:
         for name in EXPERT_PARTS:
             del tensors[f"model.layers.{layer}.{EXPERT}.{expert}.{name}.weight"]
     folder = write(tmp_path / "model", "MixtralForCausalLM", tensors, None)
     named = {each.module for each in checkpoint.verify_loading(folder, "vllm").problems}
-    layers = () if expert == 2 and not is_alone else (1,) if is_alone else (1, 2)
     assert named == {f"model.layers.{layer}.{EXPERT}.{expert}" for layer in layers}
 
 
@@ -895,6 +900,120 @@ def test_layers_of_other_kinds_lack_nothing(tmp_path: Path, kind: str, consumer:
     architecture, tensors, config = KINDS[kind]
     folder = write(tmp_path / "model", architecture, tensors, None, **config)
     assert checkpoint.verify_loading(folder, consumer).problems == []
+
+
+T5_LAYERS = layers_of(
+    dict.fromkeys(
+        range(3),
+        (*T5_BLOCK, "layer.0.layer_norm", "layer.1.DenseReluDense.wi", "layer.1.layer_norm"),
+    ),
+    "encoder.block",
+)
+LACKING_OF_KINDS: dict[str, tuple[str, Arrays, str, set[str]]] = {
+    "several weights of several layers": (
+        "LlamaForCausalLM",
+        layers_of(dict.fromkeys(range(4), (*ATTENTION, *MLP))),
+        r"layers\.[02]\.self_attn\.[qo]_proj",
+        {f"model.layers.{layer}.self_attn.{name}_proj" for layer in (0, 2) for name in "qo"},
+    ),
+    "more than one other layer": (
+        "LlamaForCausalLM",
+        layers_of(dict.fromkeys(range(4), (*ATTENTION, *MLP))),
+        r"layers\.[012]\.self_attn\.q_proj|layers\.0\.self_attn\.k_proj",
+        {
+            f"model.layers.{name}_proj"
+            for name in ("0.self_attn.k", *(f"{n}.self_attn.q" for n in range(3)))
+        },
+    ),
+    "a weight of one of the dense layers": (
+        "DeepseekV3ForCausalLM",
+        layers_of(
+            dict.fromkeys((0, 1), (*DEEPSEEK_ATTENTION, *MLP))
+            | dict.fromkeys((2, 3), (*DEEPSEEK_ATTENTION, *OF_EXPERTS))
+        ),
+        r"layers\.1\.mlp\.up_proj",
+        {"model.layers.1.mlp.up_proj"},
+    ),
+    "the experts of a layer": (
+        "DeepseekV3ForCausalLM",
+        layers_of(
+            {0: (*DEEPSEEK_ATTENTION, *MLP)}
+            | dict.fromkeys((1, 2), (*DEEPSEEK_ATTENTION, *OF_EXPERTS))
+        ),
+        r"layers\.2\.mlp\.experts",
+        {"model.layers.2.mlp.experts"},
+    ),
+    "the values of a layer that has keys": (
+        "Gemma3nForCausalLM",
+        layers_of(dict.fromkeys((0, 1), ATTENTION) | {2: (ATTENTION[0], ATTENTION[3])}),
+        r"layers\.1\.self_attn\.v_proj",
+        {"model.layers.1.self_attn.v_proj"},
+    ),
+    "either attention of a layer": (
+        "Qwen3NextForCausalLM",
+        layers_of(
+            dict.fromkeys((0, 1), ("linear_attn.out_proj", "mlp.gate"))
+            | {2: ("self_attn.o_proj", "mlp.gate")}
+        ),
+        r"layers\.1\.linear_attn",
+        {"model.layers.1.linear_attn.out_proj"},
+    ),
+    "the weight of a norm that has its bias": (
+        "ViTMSNModel",
+        {
+            f"encoder.layer.{layer}.layernorm_after.{end}": np.ones(IN, BF16)
+            for layer in range(2)
+            for end in ("weight", "bias")
+        },
+        r"layer\.1\.layernorm_after\.weight",
+        {"encoder.layer.1.layernorm_after"},
+    ),
+    "the attention of a block": (
+        "T5EncoderModel",
+        T5_LAYERS,
+        r"block\.1\.layer\.0\.SelfAttention",
+        {"encoder.block.1.layer.0.SelfAttention"},
+    ),
+}
+"""Of which class, what a file of it has, what it is without, and the modules that are named."""
+
+
+@pytest.mark.parametrize("kind", LACKING_OF_KINDS)
+def test_weights_that_layers_of_a_kind_lack_are_named(tmp_path: Path, kind: str) -> None:
+    architecture, tensors, lacking, modules = LACKING_OF_KINDS[kind]
+    whole = write(tmp_path / "whole", architecture, tensors, None)
+    assert checkpoint.verify_loading(whole, "vllm").problems == []
+    parts = {name: array for name, array in tensors.items() if not re.search(lacking, name)}
+    folder = write(tmp_path / "lacking", architecture, parts, None)
+    assert {each.module for each in checkpoint.verify_loading(folder, "vllm").problems} == modules
+
+
+USERS = """# castwise architectures 1
+
+layers.#.q_proj.weight linear
+layers.#.k_proj.weight linear
+
+mine - Mine =0
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "modules"),
+    [
+        ("", set()),
+        ("layers.# =depth", {"layers.1.k_proj", "layers.3"}),
+        ("layers.# =depth k_proj -", {"layers.3"}),
+        ("layers.# * k_proj -", set()),
+    ],
+)
+def test_a_users_file_may_describe_layers(tmp_path: Path, block: str, modules: set[str]) -> None:
+    file = tmp_path / "mine.txt"
+    text = USERS.replace("mine -", f"{block}\n\nmine -").replace("=0", "=0+1") if block else USERS
+    file.write_text(text)
+    ends = dict.fromkeys((0, 2), ("q_proj", "k_proj")) | {1: ("q_proj",)}
+    folder = write(tmp_path / "model", "Mine", layers_of(ends, "layers"), None, depth=4)
+    check = checkpoint.verify_loading(folder, "vllm", architecture=file)
+    assert {each.module for each in check.problems} == modules
 
 
 @pytest.mark.parametrize("name", ["model", "model-00001-of-00003"])

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from castwise.models.architecture import (
     ROLES,
+    UNEQUAL,
     Architecture,
+    Kinds,
     Parameter,
     find_architecture,
     normalize_name,
@@ -356,6 +358,60 @@ def test_every_architecture_of_the_table_is_read() -> None:
     assert set(roles) == set(ROLES)
 
 
+def kinds_of(*kinds: str) -> Kinds:
+    """Return sets of parts by their texts in the table; empty for none."""
+    return frozenset(frozenset(filter(None, kind.split(","))) for kind in kinds)
+
+
+# By hand, from the configurations and the layers of transformers 5.24.
+LISTS = [
+    ({"architectures": ["MixtralForCausalLM"]}, "model.layers.#", "num_hidden_layers"),
+    (
+        {"architectures": ["MixtralForCausalLM"]},
+        "model.layers.#.block_sparse_moe.experts.#",
+        "num_local_experts|num_experts",
+    ),
+    ({"architectures": ["GPT2LMHeadModel"]}, "transformer.h.#", "n_layer|num_hidden_layers"),
+    ({"architectures": ["BartForCausalLM"]}, "model.decoder.layers.#", "decoder_layers"),
+    (
+        {
+            "architectures": ["LlavaForConditionalGeneration"],
+            "text_config": {"model_type": "qwen2"},
+        },
+        "language_model.model.layers.#",
+        "text_config.num_hidden_layers",
+    ),
+    ({"architectures": ["EfficientNetModel"]}, "encoder.blocks.#", ""),
+    ({"architectures": ["SwinModel"]}, "encoder.layers.#.blocks.#", UNEQUAL),
+]
+DENSE, EXPERT_PARTS = "down_proj,gate_proj,up_proj", "experts,gate,shared_experts"
+KINDS = [
+    ("DeepseekV3ForCausalLM", "model.layers.#.mlp", kinds_of(DENSE, EXPERT_PARTS)),
+    ("Qwen3NextForCausalLM", "model.layers.#", kinds_of("linear_attn", "self_attn")),
+    ("ModernBertModel", "layers.#", kinds_of("attn_norm", "")),
+    ("Gemma3nForCausalLM", "model.layers.#.self_attn", kinds_of("k_norm,k_proj,v_proj", "")),
+    ("LlamaForCausalLM", "model.layers.#", None),
+]
+
+
+@pytest.mark.parametrize(("config", "name", "number"), LISTS)
+def test_a_number_of_the_configuration_counts_the_modules_of_a_list(
+    config: dict[str, object], name: str, number: str
+) -> None:
+    architecture = find_architecture(config)
+    assert architecture is not None
+    assert architecture.lists[name] == number
+
+
+@pytest.mark.parametrize(("model", "name", "kinds"), KINDS)
+def test_the_kinds_of_layers_are_those_of_the_code(
+    model: str, name: str, kinds: Kinds | None
+) -> None:
+    architecture = find_architecture({"architectures": [model]})
+    assert architecture is not None
+    assert architecture.kinds.get(name) == kinds
+
+
 HEAD = "# castwise architectures 1"
 MINE = f"""{HEAD}
 # any words
@@ -370,7 +426,11 @@ layers.#.mlp.experts.gate_up_proj experts experts in out interleaved split
 
 head.weight =embed.weight
 
-mine model MyModel =1=2!
+layers.# =text.num_layers
+layers.#.mlp.experts.# *
+layers.#.attn gate,q_proj k_proj -
+
+mine model MyModel =1=2+3!
 """
 
 
@@ -394,7 +454,14 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
     ]
     modules = {f"layers.#.attn.{name}_proj": f"layers.#.self_attn.{name}_proj" for name in "qk"}
     assert read_architecture(file) == Architecture(
-        "MyModel", "mine", {row.name: row for row in rows}, "model", modules, needs_weights=True
+        "MyModel",
+        "mine",
+        {row.name: row for row in rows},
+        "model",
+        modules,
+        needs_weights=True,
+        lists={"layers.#": "text.num_layers", "layers.#.mlp.experts.#": UNEQUAL},
+        kinds={"layers.#.attn": kinds_of("gate,q_proj", "k_proj", "")},
     )
     assert read_architecture(file).find("model.layers.7.attn.q_proj.weight") == rows[2]
 
@@ -412,15 +479,18 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
         ("layers.#.attn>", "layers.0.attn>", "# stands for each layer"),
         ("attn 0", "attn 1", "within itself"),
         ("attn 0", "attn 9", "block '9'"),
-        ("MyModel =1=2!", "MyModel =1=7", "block '7'"),
-        ("MyModel =1=2!", "MyModel", "is not MODEL_TYPE BASE PREFIX"),
-        ("MyModel =1=2!", "MyModel =one", "has '=one'"),
-        ("MyModel =1=2!", "MyModel =1=2! =1=2!", "a second row of MyModel"),
-        ("MyModel =1=2!", "MyModel =1=2 Two=1", "2 architectures (MyModel, MyModelTwo)"),
+        ("MyModel =1=2+3!", "MyModel =1=7", "block '7'"),
+        ("MyModel =1=2+3!", "MyModel", "is not MODEL_TYPE BASE PREFIX"),
+        ("MyModel =1=2+3!", "MyModel =one", "has '=one'"),
+        ("MyModel =1=2+3!", "MyModel =1=2! =1=2!", "a second row of MyModel"),
+        ("MyModel =1=2+3!", "MyModel =1=2 Two=1", "2 architectures (MyModel, MyModelTwo)"),
         ("=embed.weight", "=embedding.weight", "is no tie of MyModel's rows"),
         ("=embed.weight", "+embed.weight", "is no tie of MyModel's rows"),
         ("head.weight =embed", "heads.weight =embed", "ties no row of MyModel"),
         ("head.weight =embed.weight", "head.weight", "has one name in place of two"),
+        ("layers.# =text", "layers =text", "is not LIST =NUMBER or MODULE a,b c -"),
+        ("gate,q_proj", "gate,,q_proj", "is not LIST =NUMBER or MODULE a,b c -"),
+        ("2+3!", "2+4!", "block '4'"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(

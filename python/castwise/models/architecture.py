@@ -6,13 +6,16 @@ module, `NAME BLOCK`, whose parameters are those of another block. `NAME>NAME_IN
 both names where they differ, from the modules around on; `{a,b}` in it are parts of several names.
 `#` is the number of a layer or an expert; a number is itself, and is more than `#`.
 
-A line of the index has the classes of a type: `MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS!~`. A
-class is named by the prefix and what is before `=`; `-` is nothing. A class in several lines is
-first of its own type. Lines of the block of ties are `TIED PART=SOURCE`, or `TIED PART~SOURCE` for
-what is tied if a part of the configuration says so. Those of parts are `MODULE PART TYPE`: a part
-of the configuration chooses the type of the module, whose rows are of that TYPE. `!` marks a class
-that transformers loads only if layers have plain weights, `~` one of which it holds scales in
-float32.
+A line of the index has the classes of a type: `MODEL_TYPE BASE PREFIX
+CLASS=BLOCK=TIES:PARTS+LAYERS!~`. A class is named by the prefix and what is before `=`; `-` is
+nothing. A class in several lines is first of its own type. Lines of the block of ties are
+`TIED PART=SOURCE`, or `TIED PART~SOURCE` for what is tied if a part of the configuration says so.
+Those of parts are `MODULE PART TYPE`: a part of the configuration chooses the type of the module,
+whose rows are of that TYPE. Those of layers are `LIST =PART.NAME|OTHER_NAME` for a list of modules
+whose length is that number of the configuration, `LIST =` for lists that are equally long, and
+`LIST *` for others; and `MODULE a,b c -` where some modules of the name have the parts a and b,
+some c, some neither. `!` marks a class that transformers loads only if layers have plain weights,
+`~` one of which it holds scales in float32.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from castwise.text.wording import argument
+
+_Row = TypeVar("_Row")
 
 # The keys under which a model, or a part of one, states its dtype; the first counts.
 DTYPE_KEYS = ("dtype", "torch_dtype")
@@ -42,6 +47,9 @@ ROLES = (
     "other",
 )
 """What a parameter can be; "other" are tokens, scales, and what no rule of the script names."""
+
+OPTIONAL_ROLES = frozenset(("bias", "buffer"))
+"""Roles of parameters that are no weights; files may leave them out."""
 
 # The axes of a role whose row has none; those of experts are always written.
 _AXES = {"linear": "out in", "head": "out in", "experts": ""}
@@ -67,9 +75,12 @@ _NONE = "-"
 _MOST_DEPTH, _MOST_ROWS = 64, 100_000  # a small file could name blocks without end
 _WEIGHT = ".weight"
 _HEAD = 3  # texts before the classes of a line of the index
-_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS! ..."
+_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS+LAYERS! ..."
+UNEQUAL = "*"
+"""The length of lists of one name that are not equally long."""
 _CLASS = re.compile(
-    r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?::(?P<parts>\d+))?(?P<marks>!?~?)"
+    r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?::(?P<parts>\d+))?"
+    r"(?:\+(?P<layers>\d+))?(?P<marks>!?~?)"
 )
 # The number before the last name, as `nn.Sequential` and `nn.ParameterList` count theirs.
 _OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
@@ -98,6 +109,10 @@ class Parameter:
     conversion: str = ""  # of CONVERSIONS
 
 
+Kinds = frozenset[frozenset[str]]
+"""The sets of parts that modules of one name can have, of those that not all have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """What the parameters of one class of models are."""
@@ -109,10 +124,14 @@ class Architecture:
     modules: Mapping[str, str] = field(default_factory=dict)  # those of other names in transformers
     needs_weights: bool = False  # transformers reads `.weight` of layers while it loads them
     widens_scales: bool = False  # transformers holds the scales of layers in float32
+    # The number that counts the modules of each list, for `stated_number`: "" of none, or UNEQUAL.
+    lists: Mapping[str, str] = field(default_factory=dict)
+    # Of the parts that only some modules of a name have, those that each kind of module has.
+    kinds: Mapping[str, Kinds] = field(default_factory=dict)
 
     def find(self, name: str) -> Parameter | None:
         """Return the row of a tensor by its name in a file; None if there is none."""
-        for label in _labels(_current_name(name)):
+        for label in _labels(current_name(name)):
             for spelling in self._spellings(label):
                 if (parameter := self.parameters.get(spelling)) is not None:
                     return parameter
@@ -158,7 +177,7 @@ def _labels(name: str) -> Iterator[str]:
     yield label
 
 
-def _current_name(name: str) -> str:
+def current_name(name: str) -> str:
     """Return how transformers calls a tensor of an old file."""
     if name.endswith(_LEGACY_ENDS):
         for old, end in _LEGACY.items():
@@ -261,9 +280,15 @@ def _merge(architectures: list[Architecture]) -> Architecture:
         return architectures[0]
     parameters: dict[str, Parameter] = {}
     modules: dict[str, str] = {}
+    lists: dict[str, str] = {}
+    kinds: dict[str, Kinds] = {}
     differing: set[str] = set()
     for architecture in architectures:
         modules |= architecture.modules
+        for name, count in architecture.lists.items():
+            lists[name] = count if lists.get(name, count) == count else UNEQUAL
+        for name, each in architecture.kinds.items():
+            kinds[name] = kinds.get(name, frozenset()) | each
         for name, parameter in architecture.parameters.items():
             first_row = parameters.setdefault(name, parameter)
             if (first_row.role, first_row.axes) != (parameter.role, parameter.axes):
@@ -277,6 +302,37 @@ def _merge(architectures: list[Architecture]) -> Architecture:
         modules=modules,
         needs_weights=any(architecture.needs_weights for architecture in architectures),
         widens_scales=any(architecture.widens_scales for architecture in architectures),
+        lists=lists,
+        kinds=kinds,
+    )
+
+
+def _replace_module(
+    architecture: Architecture, module: str, path: str, part: Architecture
+) -> Architecture:
+    """Put what is known of a part in the place of a module; `path` is its configuration's."""
+    prefix = f"{module}."
+
+    def join(rows: Mapping[str, _Row], part_rows: Mapping[str, _Row]) -> dict[str, _Row]:
+        others = {name: row for name, row in rows.items() if not name.startswith(prefix)}
+        return others | {prefix + name: row for name, row in part_rows.items()}
+
+    parameters = {
+        name: replace(row, name=prefix + name, tied=row.tied and prefix + row.tied)
+        for name, row in part.parameters.items()
+    }
+    lists = {
+        name: count if count in {"", UNEQUAL} else f"{path}.{count}"
+        for name, count in part.lists.items()
+    }
+    return replace(
+        architecture,
+        parameters=join(architecture.parameters, parameters),
+        modules=join(
+            architecture.modules, {name: prefix + other for name, other in part.modules.items()}
+        ),
+        lists=join(architecture.lists, lists),
+        kinds=join(architecture.kinds, part.kinds),
     )
 
 
@@ -286,6 +342,17 @@ def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         part = config.get(name)
         config = part if isinstance(part, Mapping) else {}
     return config
+
+
+def stated_number(config: Mapping[str, Any], path: str) -> int | None:
+    """Return a whole number of a configuration; None if it has none there.
+
+    `path` ends with its names, `text_config.num_experts|num_local_experts`; the first counts.
+    """
+    outer, _, names = path.rpartition(".")
+    part = _part(config, outer)
+    number = next((part[name] for name in names.split("|") if name in part), None)
+    return number if type(number) is int else None
 
 
 def text_parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -319,7 +386,7 @@ class _ArchitectureTable:
             text = path.read_text("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is no text in UTF-8: {_remedy(path)}") from error
-        head, *blocks = text.replace("\r\n", "\n").strip("\n").split("\n\n")
+        head, *blocks = text.strip("\n").split("\n\n")
         if head.partition("\n")[0] != _FIRST_LINE:
             raise ValueError(f"{path} does not begin with {_FIRST_LINE!r}: {_remedy(path)}")
         if not blocks:
@@ -332,13 +399,13 @@ class _ArchitectureTable:
         """Return the classes of the index: all, the one of a name, or those of a type."""
         entries: dict[tuple[str, str], _IndexEntry] = {}
         for line in self._blocks[-1].split("\n"):
-            head, classes = line.split(" ")[:_HEAD], line.split(" ")[_HEAD:]
-            if not classes:
+            words = line.split(" ", _HEAD)
+            if len(words) <= _HEAD:
                 raise self._error(line, f"is not {_INDEX_LINE}")
-            kind, base, prefix = ("" if text == _NONE else text for text in head)
+            kind, base, prefix = ["" if word == _NONE else word for word in words[:_HEAD]]
             if model_type not in {None, kind} or not (name is None or name.startswith(prefix)):
                 continue
-            for text in classes:
+            for text in words[_HEAD].split(" "):
                 match = _CLASS.fullmatch(text)
                 if match is None:
                     raise self._error(line, f"has {text!r}; it is not {_INDEX_LINE}")
@@ -360,9 +427,9 @@ class _ArchitectureTable:
                 parameters.setdefault(module, replace(parameters[name], name=module))
         modules = {n.removesuffix(_WEIGHT): m.removesuffix(_WEIGHT) for n, m in modules.items()}
         self._tie(entry, parameters, config)
-        self._choose(entry, parameters, modules, config)
+        lists, kinds = self._layers(entry)
         marks = entry.blocks["marks"]
-        return Architecture(
+        architecture = Architecture(
             entry.name,
             entry.model_type,
             parameters,
@@ -370,7 +437,26 @@ class _ArchitectureTable:
             modules,
             needs_weights="!" in marks,
             widens_scales="~" in marks,
+            lists=lists,
+            kinds=kinds,
         )
+        return self._choose(entry, architecture, config)
+
+    def _layers(self, entry: _IndexEntry) -> tuple[dict[str, str], dict[str, Kinds]]:
+        """Return what counts the modules of lists, and the kinds of the modules in lists."""
+        lists: dict[str, str] = {}
+        kinds: dict[str, Kinds] = {}
+        for name, line in self._mapping(entry.blocks["layers"]).items():
+            words = line.split(" ")
+            if words[0] == UNEQUAL or words[0].startswith(_TIED):
+                lists[name] = words.pop(0).removeprefix(_TIED)
+            if words:
+                kinds[name] = frozenset(
+                    frozenset(() if word == _NONE else word.split(",")) for word in words
+                )
+            if "#" not in name or "" in frozenset().union(*kinds.get(name, ())):
+                raise self._error(f"{name} {line}", "is not LIST =NUMBER or MODULE a,b c -")
+        return lists, kinds
 
     def _tie(
         self, entry: _IndexEntry, parameters: dict[str, Parameter], config: Mapping[str, Any]
@@ -395,12 +481,8 @@ class _ArchitectureTable:
             raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
 
     def _choose(
-        self,
-        entry: _IndexEntry,
-        parameters: dict[str, Parameter],
-        modules: dict[str, str],
-        config: Mapping[str, Any],
-    ) -> None:
+        self, entry: _IndexEntry, architecture: Architecture, config: Mapping[str, Any]
+    ) -> Architecture:
         """Put the rows of the types that a configuration chooses in the place of usual ones."""
         for module, line in self._mapping(entry.blocks["parts"]).items():
             path, _, usual = line.partition(" ")
@@ -411,17 +493,9 @@ class _ArchitectureTable:
             entries = [other for other in self.entries(model_type=kind) if kind]
             if not entries or kind == entry.model_type:
                 continue
-            prefix = f"{module}."
-            for rows in (parameters, modules):
-                for name in [name for name in rows if name.startswith(prefix)]:
-                    del rows[name]
             part_architecture = _merge([self.architecture(other, part) for other in entries])
-            for name, row in part_architecture.parameters.items():
-                tied = row.tied and prefix + row.tied
-                parameters[prefix + name] = replace(row, name=prefix + name, tied=tied)
-            modules |= {
-                prefix + name: prefix + other for name, other in part_architecture.modules.items()
-            }
+            architecture = _replace_module(architecture, module, path, part_architecture)
+        return architecture
 
     def _mapping(self, number: str | None) -> dict[str, str]:
         """Return the lines of a block as texts by their first words."""
