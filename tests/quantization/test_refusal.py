@@ -170,6 +170,7 @@ def test_inspect_shows_what_is_quantized(
     shown = capsys.readouterr().out.split("\n\n")[2].splitlines()
     assert [" ".join(line.split()) for line in shown if "---" not in line] == [
         "quantized weights, stated in config.json: fp8",
+        "inputs are quantized while the model runs",
         "weight scheme block producer payload with bits number",
         "model.layers.*.q_proj.weight fp8_block 128x128 deepseek weight weight_scale_inv 8.00 1",
         "orphan: lost.weight_scale_inv: a scale without its payload lost.weight",
@@ -181,6 +182,7 @@ def test_inspect_shows_what_is_quantized(
     assert found.quantization.to_dict() == {
         "stated": ["config.json: fp8"],
         "unknown": None,
+        "inputs": "dynamic",
         "weights": [
             {
                 "name": WEIGHT,
@@ -257,6 +259,7 @@ def test_inspect_shows_what_is_wrong_once_for_all_layers(
         tensors |= {f"{name}.b.weight": ("F8_E4M3", (8, 8)), f"{name}.k_scale": ("F32", (1,))}
     assert quantized_lines(tmp_path / "a", tensors, BLOCKS_OF_128, capsys) == [
         "quantized weights, stated in config.json: fp8",
+        "  inputs are quantized while the model runs",
         "problem: layers.*.a.weight: blocks of 128x128 need a scale of shape (2, 1), and it has "
         "(3, 1) (3 times)",
         "orphan: layers.*.b.weight: a payload without its scale layers.*.b.weight_scale_inv "

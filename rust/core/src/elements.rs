@@ -27,8 +27,8 @@ machine_types! {
 }
 
 macro_rules! codes {
-    ($($name:ident($bits:ty): $format:ident, $text:literal;)*) => {$(
-        #[doc = concat!("A code of ", $text, ". Two are equal if their bits are.")]
+    ($($name:ident($bits:ty): $format:ident$(, $text:literal)?;)*) => {$(
+        #[doc = concat!("A code of [`Format::", stringify!($format), "`]", $(", ", $text,)? ". Two are equal if their bits are.")]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[repr(transparent)]
         pub struct $name(
@@ -43,20 +43,20 @@ macro_rules! codes {
     )*};
 }
 codes! {
-    F16(u16): FLOAT16, "float16 (IEEE binary16)";
-    Bf16(u16): BFLOAT16, "bfloat16";
-    F8E3M4(u8): FLOAT8_E3M4, "float8_e3m4";
-    F8E4M3(u8): FLOAT8_E4M3, "float8_e4m3, which has infinities and a maximum of 240";
-    F8E4M3Fn(u8): FLOAT8_E4M3FN, "float8_e4m3fn, which has no infinity and a maximum of 448";
-    F8E4M3Fnuz(u8): FLOAT8_E4M3FNUZ, "float8_e4m3fnuz";
-    F8E4M3B11Fnuz(u8): FLOAT8_E4M3B11FNUZ, "float8_e4m3b11fnuz";
-    F8E5M2(u8): FLOAT8_E5M2, "float8_e5m2";
-    F8E5M2Fnuz(u8): FLOAT8_E5M2FNUZ, "float8_e5m2fnuz";
-    F8E8M0Fnu(u8): FLOAT8_E8M0FNU, "float8_e8m0fnu, the scales of OCP MX";
-    F8E5M3Fnu(u8): FLOAT8_E5M3FNU, "float8_e5m3fnu";
-    F6E2M3Fn(u8): FLOAT6_E2M3FN, "float6_e2m3fn in the low bits of a byte";
-    F6E3M2Fn(u8): FLOAT6_E3M2FN, "float6_e3m2fn in the low bits of a byte";
-    F4E2M1Fn(u8): FLOAT4_E2M1FN, "float4_e2m1fn in the low bits of a byte";
+    F16(u16): FLOAT16;
+    Bf16(u16): BFLOAT16;
+    F8E3M4(u8): FLOAT8_E3M4;
+    F8E4M3(u8): FLOAT8_E4M3, "which has infinities and a maximum of 240";
+    F8E4M3Fn(u8): FLOAT8_E4M3FN, "which has no infinity and a maximum of 448";
+    F8E4M3Fnuz(u8): FLOAT8_E4M3FNUZ;
+    F8E4M3B11Fnuz(u8): FLOAT8_E4M3B11FNUZ;
+    F8E5M2(u8): FLOAT8_E5M2;
+    F8E5M2Fnuz(u8): FLOAT8_E5M2FNUZ;
+    F8E8M0Fnu(u8): FLOAT8_E8M0FNU, "the scales of OCP MX";
+    F8E5M3Fnu(u8): FLOAT8_E5M3FNU;
+    F6E2M3Fn(u8): FLOAT6_E2M3FN, "in the low bits of a byte";
+    F6E3M2Fn(u8): FLOAT6_E3M2FN, "in the low bits of a byte";
+    F4E2M1Fn(u8): FLOAT4_E2M1FN, "in the low bits of a byte";
 }
 
 #[cfg(feature = "half")]

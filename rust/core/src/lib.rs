@@ -4,8 +4,8 @@
 //! Each value is rounded once. Results never depend on the CPU, on threads, or on how an array lies in memory.
 //!
 //! * [`cast()`] and [`cast_and_report`] cast slices of Rust types; [`Element`] lists the types.
-//! * [`Tensor`] views memory of any format, shape and strides: it is cast, compared, surveyed, and quantized.
-//! * [`Quantized`] holds the codes and scales of a weight: NVFP4, OCP MX, float8 and integers in blocks.
+//! * [`Tensor`] views memory of any format, shape and strides: it is cast, compared and surveyed.
+//! * [`quantize`] makes a [`Quantized`] of it, the codes and scales of a weight: NVFP4, OCP MX, float8 and integers in blocks.
 //!
 //! ```
 //! use castwise_core::{Bf16, F8E4M3Fn, Options, Overflow, cast, cast_and_report};
@@ -131,7 +131,7 @@ pub use elements::{
 pub use error::Error;
 pub use format::{FloatSpec, Format, Kind, Row, Specials};
 pub use plan::operands::Settings;
-pub use quantized::{Quantized, schemes};
+pub use quantized::{Quantized, quantize, schemes};
 pub use report::{CastReport, Report, SquareSum};
 pub use slices::{cast, cast_and_report};
 pub use survey::{BlockRow, BlockTable, Blocks, Cell, FewMagnitudes, SortedMap, Survey};

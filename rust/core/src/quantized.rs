@@ -12,7 +12,7 @@ use crate::quantization::{
 };
 use crate::tensor::{Tensor, bytes_of_shape};
 
-/// A weight as packed codes and scales, made by [`Tensor::quantize`].
+/// A weight as packed codes and scales, made by [`quantize`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Quantized {
@@ -33,95 +33,93 @@ pub struct Quantized {
     pub global_scale: Option<f32>,
 }
 
-impl Tensor<'_> {
-    /// Quantizes a weight, or a stack of weights, by a scheme. The first recipe of the scheme computes scales and codes.
-    ///
-    /// `scheme` is a name of [`schemes`]. `threads` is the largest number of threads.
-    ///
-    /// # Errors
-    /// [`Error::UnknownOption`] for the name of a scheme; [`Error::InvalidOption`] for a tensor without rows and columns, for
-    /// one that is no real float, and for an element that is not finite.
-    ///
-    /// # Examples
-    /// ```
-    /// use castwise_core::{Format, Tensor};
-    /// let weight: Vec<f32> = (0..64).map(|index| index as f32 / 64.0).collect();
-    /// let quantized = Tensor::of(&weight, &[2, 32])?.quantize("nvfp4", 1)?;
-    /// assert_eq!((quantized.data.len(), quantized.scale.len()), (32, 4));
-    /// let mut decoded = vec![0f32; 64];
-    /// quantized.dequantize(&mut decoded, 1)?;
-    /// assert!(weight.iter().zip(&decoded).all(|(x, y)| (x - y).abs() < 0.2));
-    /// # Ok::<(), castwise_core::Error>(())
-    /// ```
-    pub fn quantize(&self, scheme: &str, threads: usize) -> Result<Quantized, Error> {
-        let scheme = Scheme::find(scheme)?;
-        let x = self.array();
-        let &[ref stack @ .., rows, columns] = self.shape() else {
-            return Err(Error::InvalidOption {
-                message: format!("tensor has {} axes; give it rows and columns.", self.shape().len()),
-            });
-        };
-        let scale_format = match scheme.scale {
-            ScaleFormat::Weight => self.format(),
-            ScaleFormat::Format(name) => Format::constant(name),
-        };
-        let bytes = columns.saturating_mul(scheme.bits as usize).div_ceil(8);
-        let blocks = |length: usize, part: usize| if part == 0 { 1 } else { length.div_ceil(part) };
-        let of_stack = |row_items: usize, items: usize| [stack, &[row_items, items]].concat();
-        let data_shape = of_stack(rows, bytes);
-        let scale_shape = of_stack(blocks(rows, scheme.block.0), blocks(columns, scheme.block.1));
-        let mut data = zeros(bytes_of_shape(&data_shape, Format::UINT8)?)?;
-        let mut scale = zeros(bytes_of_shape(&scale_shape, scale_format)?)?;
-        let is_empty = self.shape().contains(&0);
-        let (amax, global_scale) = if scheme.global_scale {
-            // SAFETY: a tensor's elements are readable.
-            let amax = unsafe { quantization::block_amax(&x, threads)? };
-            // The encoder names an element that is not finite.
-            let finite = if amax.is_finite() { amax } else { 1.0 };
-            let recipe = scheme.recipes().next().unwrap_or_default();
-            (Some(finite), Some(quantization::global_scale(finite as f32, recipe, self.format(), None)?))
-        } else {
-            (None, None)
-        };
-        let mut level = global_scale.unwrap_or_default();
-        let encoding = Encoding {
-            x,
-            scheme,
-            recipe: None,
-            block: scheme.block,
-            packing: Packing::Dense,
-            offset: excess(scheme),
-            rule: None,
-            amax,
-            global_scale: global_scale.map(|_| same_for_each(&mut level, stack)),
-            global_max: None,
-            scales: ScaleChoice::Amax,
-            code_map: None,
-            rounding: None,
-            seed: 0,
-            nan_scales: false,
-        };
-        let to = Encoded {
-            data: dense(&mut data, &data_shape, Format::UINT8),
-            scale: dense(&mut scale, &scale_shape, scale_format),
-            zero_point: None,
-            bias: None,
-        };
-        if !is_empty {
-            // SAFETY: a tensor's elements are readable. The vectors have the bytes of their shapes, nothing else points to
-            // them, and `level` outlives the call.
-            unsafe { quantization::encode(encoding, &to, threads)? };
-        }
-        Ok(Quantized {
-            scheme: scheme.name,
-            shape: self.shape().to_vec(),
-            data,
-            scale,
-            scale_format,
-            scale_shape,
-            global_scale,
-        })
+/// Quantizes a weight, or a stack of weights, by a scheme. The first recipe of the scheme computes scales and codes.
+///
+/// `scheme` is a name of [`schemes`]. `threads` is the largest number of threads.
+///
+/// # Errors
+/// [`Error::UnknownOption`] for the name of a scheme; [`Error::InvalidOption`] for a tensor without rows and columns, for
+/// one that is no real float, and for an element that is not finite.
+///
+/// # Examples
+/// ```
+/// use castwise_core::{Tensor, quantize};
+/// let weight: Vec<f32> = (0..64).map(|index| index as f32 / 64.0).collect();
+/// let quantized = quantize(&Tensor::of(&weight, &[2, 32])?, "nvfp4", 1)?;
+/// assert_eq!((quantized.data.len(), quantized.scale.len()), (32, 4));
+/// let mut decoded = vec![0f32; 64];
+/// quantized.dequantize(&mut decoded, 1)?;
+/// assert!(weight.iter().zip(&decoded).all(|(x, y)| (x - y).abs() < 0.2));
+/// # Ok::<(), castwise_core::Error>(())
+/// ```
+pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Quantized, Error> {
+    let scheme = Scheme::find(scheme)?;
+    let x = tensor.array();
+    let &[ref stack @ .., rows, columns] = tensor.shape() else {
+        return Err(Error::InvalidOption {
+            message: format!("tensor has {} axes; give it rows and columns.", tensor.shape().len()),
+        });
+    };
+    let scale_format = match scheme.scale {
+        ScaleFormat::Weight => tensor.format(),
+        ScaleFormat::Format(name) => Format::constant(name),
+    };
+    let bytes = columns.saturating_mul(scheme.bits as usize).div_ceil(8);
+    let blocks = |length: usize, part: usize| if part == 0 { 1 } else { length.div_ceil(part) };
+    let of_stack = |row_items: usize, items: usize| [stack, &[row_items, items]].concat();
+    let data_shape = of_stack(rows, bytes);
+    let scale_shape = of_stack(blocks(rows, scheme.block.0), blocks(columns, scheme.block.1));
+    let mut data = zeros(bytes_of_shape(&data_shape, Format::UINT8)?)?;
+    let mut scale = zeros(bytes_of_shape(&scale_shape, scale_format)?)?;
+    let is_empty = tensor.shape().contains(&0);
+    let (amax, global_scale) = if scheme.global_scale {
+        // SAFETY: a tensor's elements are readable.
+        let amax = unsafe { quantization::block_amax(&x, threads)? };
+        // The encoder names an element that is not finite.
+        let finite = if amax.is_finite() { amax } else { 1.0 };
+        let recipe = scheme.recipes().next().unwrap_or_default();
+        (Some(finite), Some(quantization::global_scale(finite as f32, recipe, tensor.format(), None)?))
+    } else {
+        (None, None)
+    };
+    let mut level = global_scale.unwrap_or_default();
+    let encoding = Encoding {
+        x,
+        scheme,
+        recipe: None,
+        block: scheme.block,
+        packing: Packing::Dense,
+        offset: excess(scheme),
+        rule: None,
+        amax,
+        global_scale: global_scale.map(|_| same_for_each(&mut level, stack)),
+        global_max: None,
+        scales: ScaleChoice::Amax,
+        code_map: None,
+        rounding: None,
+        seed: 0,
+        nan_scales: false,
+    };
+    let to = Encoded {
+        data: dense(&mut data, &data_shape, Format::UINT8),
+        scale: dense(&mut scale, &scale_shape, scale_format),
+        zero_point: None,
+        bias: None,
+    };
+    if !is_empty {
+        // SAFETY: a tensor's elements are readable. The vectors have the bytes of their shapes, nothing else points to
+        // them, and `level` outlives the call.
+        unsafe { quantization::encode(encoding, &to, threads)? };
     }
+    Ok(Quantized {
+        scheme: scheme.name,
+        shape: tensor.shape().to_vec(),
+        data,
+        scale,
+        scale_format,
+        scale_shape,
+        global_scale,
+    })
 }
 
 impl Quantized {

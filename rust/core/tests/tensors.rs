@@ -2,7 +2,7 @@
 
 use castwise_core::{
     Bf16, Error, F8E4M3Fn, F16, Format, Options, Overflow, Quantized, Settings, Tensor, cast,
-    cast_and_report, schemes,
+    cast_and_report, quantize, schemes,
 };
 
 fn ramp(count: usize) -> Vec<f32> {
@@ -120,14 +120,14 @@ fn every_scheme_is_quantized_and_decoded() {
     let weight = ramp(2 * 130 * 320);
     let tensor = Tensor::of(&weight, &[2, 130, 320]).unwrap();
     for scheme in schemes() {
-        let quantized = tensor.quantize(scheme, 2).unwrap();
+        let quantized = quantize(&tensor, scheme, 2).unwrap();
         let mut decoded = vec![0f32; weight.len()];
         quantized.dequantize(&mut decoded, 2).unwrap();
         let losses =
             tensor.compare(&Tensor::of(&decoded, tensor.shape()).unwrap(), 1).unwrap().losses.unwrap();
         let least = if scheme.starts_with("int2") { 9.0 } else { 16.0 };
         assert!(losses.report.sqnr_db() > least, "{scheme}: {} dB", losses.report.sqnr_db());
-        assert_eq!(quantized, tensor.quantize(scheme, 1).unwrap());
+        assert_eq!(quantized, quantize(&tensor, scheme, 1).unwrap());
     }
 }
 
@@ -135,21 +135,21 @@ fn every_scheme_is_quantized_and_decoded() {
 fn weights_that_cannot_be_quantized_are_refused() {
     let data = ramp(64);
     let of = |shape: &[usize]| Tensor::of(&data, shape).unwrap();
-    assert!(message(&of(&[64]).quantize("nvfp4", 1).unwrap_err()).contains("rows and columns"));
+    assert!(message(&quantize(&of(&[64]), "nvfp4", 1).unwrap_err()).contains("rows and columns"));
     assert!(matches!(
-        of(&[2, 32]).quantize("nvfp5", 1),
+        quantize(&of(&[2, 32]), "nvfp5", 1),
         Err(Error::UnknownOption { argument: "scheme", .. })
     ));
     let integers = [1i32; 64];
-    assert!(Tensor::of(&integers, &[2, 32]).unwrap().quantize("nvfp4", 1).is_err());
+    assert!(quantize(&Tensor::of(&integers, &[2, 32]).unwrap(), "nvfp4", 1).is_err());
     let mut infinite = data.clone();
     infinite[7] = f32::INFINITY;
     for scheme in schemes() {
-        let error = Tensor::of(&infinite, &[2, 32]).unwrap().quantize(scheme, 1).unwrap_err();
+        let error = quantize(&Tensor::of(&infinite, &[2, 32]).unwrap(), scheme, 1).unwrap_err();
         assert!(message(&error).contains("inf"), "{scheme}: {error}");
     }
     for scheme in schemes() {
-        let empty = Tensor::of::<f32>(&[], &[0, 32]).unwrap().quantize(scheme, 1).unwrap();
+        let empty = quantize(&Tensor::of::<f32>(&[], &[0, 32]).unwrap(), scheme, 1).unwrap();
         empty.dequantize::<f32>(&mut [], 1).unwrap();
     }
 }
@@ -157,7 +157,7 @@ fn weights_that_cannot_be_quantized_are_refused() {
 #[test]
 fn fields_that_contradict_each_other_are_refused() {
     let weight = ramp(64);
-    let quantized = Tensor::of(&weight, &[2, 32]).unwrap().quantize("int4_group", 1).unwrap();
+    let quantized = quantize(&Tensor::of(&weight, &[2, 32]).unwrap(), "int4_group", 1).unwrap();
     let mut target = [0f32; 64];
     let mut refuse = |change: fn(&mut Quantized)| {
         let mut changed = quantized.clone();

@@ -571,7 +571,7 @@ class Quantize(Request):
             _INPUTS,
             comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
             "constant scale, by which codes of inputs are multiplied; it is stored beside each "
-            "weight of NVFP4, and of FP8 by tensor as ModelOpt has it.",
+            "weight of NVFP4, and of FP8 by tensor if the producer has it.",
             metavar="none|dynamic|SCALE",
             parse="inputs",
             help="what is stated of inputs: quantized while the model runs (dynamic), by a "

@@ -154,7 +154,8 @@ def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iter
     )
     lines = ["", f"quantized weights, {source_text}"]
     lines += [f"  not readable: {reason}" for reason in quantization.unreadable]
-    lines += [f"  {DYNAMIC_INPUTS}"] * (quantization.inputs is not None)
+    if quantization.weights and quantization.inputs is not None:
+        lines.append(f"  {DYNAMIC_INPUTS}")
     if quantization.unknown is not None:
         lines.append(
             f"  {quantization.unknown!r} is not known to castwise: any tensor may be part of it"
