@@ -270,7 +270,7 @@ impl Format {
 
     /// Its row.
     #[must_use]
-    pub fn row(self) -> &'static Row {
+    pub const fn row(self) -> &'static Row {
         &TABLE[self.0 as usize]
     }
 

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "vouches for the memory of tensors and vectors")]
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::error::Error;
@@ -13,7 +15,7 @@ use crate::quantization::{
 use crate::tensor::{Tensor, bytes_of_shape};
 
 /// A weight as packed codes and scales, made by [`quantize`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Quantized {
     /// The name of the scheme.
@@ -60,8 +62,17 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
             message: format!("tensor has {} axes; give it rows and columns.", tensor.shape().len()),
         });
     };
+    let format = tensor.format();
+    if format.float().is_none() {
+        return Err(Error::InvalidOption {
+            message: format!("tensor holds {}; give it a real float.", format.name()),
+        });
+    }
+    let is_wide = format.item_size() > size_of::<f32>();
     let scale_format = match scheme.scale {
-        ScaleFormat::Weight => tensor.format(),
+        // No scale has more than 32 bits.
+        ScaleFormat::Weight if is_wide => Format::FLOAT32,
+        ScaleFormat::Weight => format,
         ScaleFormat::Format(name) => Format::constant(name),
     };
     let bytes = columns.saturating_mul(scheme.bits as usize).div_ceil(8);
@@ -72,16 +83,22 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
     let mut data = zeros(bytes_of_shape(&data_shape, Format::UINT8)?)?;
     let mut scale = zeros(bytes_of_shape(&scale_shape, scale_format)?)?;
     let is_empty = tensor.shape().contains(&0);
-    let (amax, global_scale) = if scheme.global_scale {
-        // SAFETY: a tensor's elements are readable.
-        let amax = unsafe { quantization::block_amax(&x, threads)? };
-        // The encoder names an element that is not finite.
-        let finite = if amax.is_finite() { amax } else { 1.0 };
-        let recipe = scheme.recipes().next().unwrap_or_default();
-        (Some(finite), Some(quantization::global_scale(finite as f32, recipe, tensor.format(), None)?))
-    } else {
-        (None, None)
-    };
+    let is_needed = !is_empty && (scheme.global_scale || is_wide);
+    // SAFETY: a tensor's elements are readable.
+    let amax = if is_needed { unsafe { quantization::block_amax(&x, threads)? } } else { 0.0 };
+    // The encoder names an element that is not finite.
+    let amax = if amax.is_finite() { amax } else { 1.0 };
+    if amax > f64::from(f32::MAX) {
+        return Err(Error::InvalidOption {
+            message: format!(
+                "tensor has a value of magnitude {amax:e}, beyond what scales of float32 are for; divide it."
+            ),
+        });
+    }
+    let recipe = scheme.recipes().next().unwrap_or_default();
+    let global_scale =
+        scheme.global_scale.then(|| quantization::global_scale(amax as f32, recipe, format, None));
+    let global_scale = global_scale.transpose()?;
     let mut level = global_scale.unwrap_or_default();
     let encoding = Encoding {
         x,
@@ -91,7 +108,7 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
         packing: Packing::Dense,
         offset: excess(scheme),
         rule: None,
-        amax,
+        amax: global_scale.map(|_| amax),
         global_scale: global_scale.map(|_| same_for_each(&mut level, stack)),
         global_max: None,
         scales: ScaleChoice::Amax,
@@ -107,8 +124,8 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
         bias: None,
     };
     if !is_empty {
-        // SAFETY: a tensor's elements are readable. The vectors have the bytes of their shapes, nothing else points to
-        // them, and `level` outlives the call.
+        // SAFETY: a tensor's elements are readable; they and `level`, which outlives the call, are only read, and may lie
+        // anywhere. The vectors have the bytes of their shapes, and nothing else points to them.
         unsafe { quantization::encode(encoding, &to, threads)? };
     }
     Ok(Quantized {
@@ -197,6 +214,13 @@ impl Quantized {
         let out = dense(bytes, &self.shape, T::FORMAT);
         // SAFETY: all arrays have the bytes of their shapes, and `target` is borrowed mutably, so that it overlaps none.
         unsafe { quantization::decode(decoding, &out, threads) }
+    }
+}
+
+impl fmt::Debug for Quantized {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = formatter.debug_struct("Quantized");
+        text.field("scheme", &self.scheme).field("shape", &self.shape).finish_non_exhaustive()
     }
 }
 

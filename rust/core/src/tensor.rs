@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "vouches for the memory of a view")]
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::cast::{Settings, Source, Target};
@@ -26,7 +28,7 @@ use crate::survey::Survey;
 /// assert_eq!(comparison.largest_difference, Some((0.5, 1)));
 /// # Ok::<(), castwise_core::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tensor<'a> {
     data: &'a [u8],
     /// Bytes before the first element.
@@ -40,7 +42,8 @@ impl<'a> Tensor<'a> {
     /// Views a slice as a tensor in C order.
     ///
     /// # Errors
-    /// [`Error::Length`] if the slice has not the number of elements of the shape.
+    /// [`Error::Length`] if the slice has not the number of elements of the shape; [`Error::InvalidOption`] for a shape of
+    /// more bytes than memory can have.
     pub fn of<T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Self, Error> {
         let tensor = Self::new(bytes_of(elements), T::FORMAT, shape);
         tensor.map_err(|error| match error {
@@ -56,7 +59,8 @@ impl<'a> Tensor<'a> {
     /// Views bytes as a tensor in C order, in native byte order.
     ///
     /// # Errors
-    /// [`Error::Length`] if `data` has not the number of bytes of the shape.
+    /// [`Error::Length`] if `data` has not the number of bytes of the shape; [`Error::InvalidOption`] for a shape of more bytes
+    /// than memory can have.
     pub fn new(data: &'a [u8], format: Format, shape: &[usize]) -> Result<Self, Error> {
         let needed = bytes_of_shape(shape, format)?;
         if data.len() != needed {
@@ -86,21 +90,24 @@ impl<'a> Tensor<'a> {
             });
         }
         bytes_of_shape(shape, format)?;
-        if !shape.contains(&0) {
-            // A length is at most isize::MAX here, so that a product fits.
-            let reaches =
-                shape.iter().zip(strides).map(|(&length, &stride)| (length as i128 - 1) * stride as i128);
-            let low = offset as i128 + reaches.clone().map(|reach| reach.min(0)).sum::<i128>();
-            let last = offset as i128 + reaches.map(|reach| reach.max(0)).sum::<i128>();
-            let end = last + format.item_size() as i128;
-            if low < 0 || end > data.len() as i128 {
-                return Err(Error::InvalidOption {
-                    message: format!(
-                        "shape={shape:?} with strides={strides:?} reaches from byte {low} to {end} of {}; give all bytes.",
-                        data.len()
-                    ),
-                });
-            }
+        if shape.contains(&0) {
+            // Strides between no elements may be any numbers, with which nothing is to be computed.
+            let strides = c_strides(shape, format);
+            return Ok(Self { data, offset: 0, format, shape: shape.into(), strides });
+        }
+        // A length is at most isize::MAX here, so that a product fits.
+        let reaches =
+            shape.iter().zip(strides).map(|(&length, &stride)| (length as i128 - 1) * stride as i128);
+        let low = offset as i128 + reaches.clone().map(|reach| reach.min(0)).sum::<i128>();
+        let last = offset as i128 + reaches.map(|reach| reach.max(0)).sum::<i128>();
+        let end = last + format.item_size() as i128;
+        if low < 0 || end > data.len() as i128 {
+            return Err(Error::InvalidOption {
+                message: format!(
+                    "shape={shape:?} with strides={strides:?} reaches from byte {low} to {end} of {}; give all bytes.",
+                    data.len()
+                ),
+            });
         }
         let (shape, strides) = (shape.into(), strides.into());
         Ok(Self { data, offset, format, shape, strides })
@@ -161,6 +168,10 @@ impl<'a> Tensor<'a> {
         if target.len() != needed {
             return Err(Error::Length { argument: "target", length: target.len(), needed });
         }
+        // Bools are copied as they are, and bytes of a file may be others than 0 and 1. As integers these become 1.
+        let is_bool = [self.format, T::FORMAT] == [Format::BOOL; 2];
+        let format = if is_bool { Format::UINT8 } else { self.format };
+        let source = Source { format, ..self.source() };
         // SAFETY: a cast writes codes of the target's format only.
         let bytes = unsafe { bytes_of_mut(target) };
         let strides = c_strides(&self.shape, T::FORMAT);
@@ -173,7 +184,7 @@ impl<'a> Tensor<'a> {
         };
         // SAFETY: the constructors checked that all elements, and so the memory between them, are in `data`, which is
         // borrowed. The target has the elements of the shape, and a `&mut` overlaps nothing.
-        unsafe { crate::cast::cast(&self.shape, self.source(), target, None, settings) }
+        unsafe { crate::cast::cast(&self.shape, source, target, None, settings) }
     }
 
     /// Compares the elements of two tensors of one shape: how many differ, and by how much. Formats may differ.
@@ -231,6 +242,14 @@ impl<'a> Tensor<'a> {
     }
 }
 
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { format, shape, strides, .. } = self;
+        let mut text = formatter.debug_struct("Tensor");
+        text.field("format", format).field("shape", shape).field("strides", strides).finish_non_exhaustive()
+    }
+}
+
 /// Returns the bytes between elements of a tensor in C order.
 pub(crate) fn c_strides(shape: &[usize], format: Format) -> SmallVec<[isize; 4]> {
     let mut strides: SmallVec<[isize; 4]> = shape.iter().map(|_| 0).collect();
@@ -244,11 +263,10 @@ pub(crate) fn c_strides(shape: &[usize], format: Format) -> SmallVec<[isize; 4]>
 
 /// Returns the bytes of as many elements as a shape has, if an array can have so many.
 pub(crate) fn bytes_of_shape(shape: &[usize], format: Format) -> Result<usize, Error> {
-    if shape.contains(&0) {
-        return Ok(0);
-    }
-    let bytes = shape.iter().try_fold(format.item_size(), |bytes, &length| bytes.checked_mul(length));
-    bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| Error::InvalidOption {
+    // As numpy does, of an empty array the other lengths count.
+    let bytes = shape.iter().try_fold(format.item_size(), |bytes, &length| bytes.checked_mul(length.max(1)));
+    let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok());
+    bytes.map(|bytes| if shape.contains(&0) { 0 } else { bytes }).ok_or_else(|| Error::InvalidOption {
         message: format!("shape={shape:?} has more bytes than memory can have; give a smaller one."),
     })
 }

@@ -155,6 +155,45 @@ fn weights_that_cannot_be_quantized_are_refused() {
 }
 
 #[test]
+fn bytes_of_bools_become_one() {
+    let tensor = Tensor::new(&[0, 1, 2, 255], Format::BOOL, &[4]).unwrap();
+    let mut flags = [true; 4];
+    tensor.cast(&mut flags, Options::default()).unwrap();
+    assert_eq!(flags.map(u8::from), [0, 1, 1, 1]);
+}
+
+#[test]
+fn empty_tensors_of_any_lengths_and_strides_are_nothing() {
+    let huge = Tensor::new(&[], Format::FLOAT32, &[usize::MAX, 2, 0]).unwrap_err();
+    assert!(message(&huge).contains("more bytes than memory"));
+    let data = [0u8; 4];
+    let tensors = [isize::MIN, isize::MAX]
+        .map(|stride| Tensor::strided(&data, usize::MAX, Format::FLOAT32, &[0, 3], &[0, stride]).unwrap());
+    assert_eq!(tensors[0].compare(&tensors[1], 2).unwrap().count, 0);
+    assert_eq!(tensors[0].survey(2).unwrap().count, 0);
+    tensors[0].cast::<f64>(&mut [], Options::default()).unwrap();
+    for scheme in schemes() {
+        quantize(&tensors[0], scheme, 1).unwrap();
+        assert!(quantize(&Tensor::of::<i32>(&[], &[0, 32]).unwrap(), scheme, 1).is_err());
+    }
+}
+
+#[test]
+fn wide_weights_are_quantized_as_far_as_scales_reach() {
+    let weight: Vec<f64> = ramp(64).into_iter().map(f64::from).collect();
+    let large = [1e300f64; 64];
+    for scheme in schemes() {
+        let quantized = quantize(&Tensor::of(&weight, &[2, 32]).unwrap(), scheme, 1).unwrap();
+        let mut decoded = [0f64; 64];
+        quantized.dequantize(&mut decoded, 1).unwrap();
+        let far = weight.iter().zip(&decoded).filter(|(x, y)| (*x - *y).abs() > 0.2).count();
+        assert_eq!(far, 0, "{scheme}");
+        let error = quantize(&Tensor::of(&large, &[2, 32]).unwrap(), scheme, 1).unwrap_err();
+        assert!(message(&error).contains("1e300"), "{error}");
+    }
+}
+
+#[test]
 fn fields_that_contradict_each_other_are_refused() {
     let weight = ramp(64);
     let quantized = quantize(&Tensor::of(&weight, &[2, 32]).unwrap(), "int4_group", 1).unwrap();
