@@ -44,8 +44,8 @@ use crate::error::Error;
 /// [`Error::UnknownOption`] for a recipe that the scheme has not. What was written by then is of no use.
 ///
 /// # Safety
-/// The elements of `x` and of the global scale are readable, those of the other arrays writable, and they overlap
-/// neither themselves nor each other.
+/// The elements of `x` and of the global scale are readable, those of the other arrays writable; what is written overlaps
+/// neither itself nor anything else.
 pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<BlockEncoder, Error> {
     // SAFETY: passed on.
     unsafe {

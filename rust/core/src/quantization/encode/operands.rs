@@ -112,7 +112,7 @@ pub(super) fn check(
             to.scale.format.name()
         ));
     }
-    check_choice(encoding)?;
+    check_choice(encoding, extent.block)?;
     if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
         return refuse(format!(
             "recipe={:?} of scheme={:?} {}; leave the other arrays out.",
@@ -144,7 +144,10 @@ pub(super) fn check(
 }
 
 /// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
-fn check_choice(encoding: &Encoding) -> Result<(), Error> {
+/// Elements of a block whose scale is searched, at most: errors are added in float32, and several blocks fit into a piece.
+pub(super) const MOST_SEARCHED: usize = 256;
+
+fn check_choice(encoding: &Encoding, (rows, columns): (usize, usize)) -> Result<(), Error> {
     let (name, family) = (encoding.scheme.name, encoding.scheme.family);
     let (scales, schemes) = match encoding.scales {
         ScaleChoice::Amax => return Ok(()),
@@ -163,6 +166,17 @@ fn check_choice(encoding: &Encoding) -> Result<(), Error> {
         return refuse(format!(
             "scales={scales:?} is not valid with this rounding, as it is for codes that are the nearest; leave rounding \
              out, or use scales=\"amax\"."
+        ));
+    }
+    if rows.saturating_mul(columns) > MOST_SEARCHED {
+        return refuse(format!(
+            "scales={scales:?} is not valid with blocks of {rows}x{columns}; use at most {MOST_SEARCHED} elements."
+        ));
+    }
+    if encoding.amax.is_some() && family == Family::Mx {
+        return refuse(format!(
+            "scales={scales:?} is not valid with amax and scheme={name:?}, as errors are those of the elements; leave \
+             amax out."
         ));
     }
     Ok(())

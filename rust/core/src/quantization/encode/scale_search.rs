@@ -7,7 +7,8 @@
 //! # Which scales are tried
 //! Let `max` be the largest value of codes, `limit` the middle between it and the value that would follow, `h` a scale and
 //! `2h` another. Every value of codes times `2h` that is nearest to a magnitude of at most `limit * h` is one of codes times
-//! `h`, so where the largest magnitude `amax` is not above `limit * h`, the error under `2h` is not less than under `h`. No
+//! `h`, or lies above `max * h`, which is not farther from that magnitude. So where the largest magnitude `amax` is not above
+//! `limit * h`, the error under `2h` is not less than under `h`. No
 //! scale of `2 * amax / limit` or more has to be tried therefore, if its half is a scale. (Of E4M3, halves of the codes up to
 //! 15 may not be; all of these are tried.) From there, scales are tried downwards. One that is below `amax / max` loses at
 //! least `amax - max * scale` of the largest element, and those below it more: the search of a block ends where the square of
@@ -193,7 +194,8 @@ impl ScaleSearch {
         let of_piece = (PIECE / place.rows / group).max(1) * group;
         let mut first = 0;
         for columns in columns.groups(of_piece) {
-            // SAFETY: the caller's promise; blocks of these schemes have rows and columns so few that some fit into a piece.
+            // SAFETY: the caller's promise; blocks have at most `MOST_SEARCHED` elements, as was checked, so
+            // that a group of them fits into a piece.
             let piece = unsafe { source.load(place, columns, read, values.0.as_mut_ptr()) };
             for start in (0..columns.count).step_by(group) {
                 let area = Area { columns: group.min(columns.count - start), ..piece };
@@ -234,17 +236,18 @@ impl ScaleSearch {
 /// Moves so many elements of blocks side by side to lanes, whose others stay.
 ///
 /// # Safety
-/// The elements are readable.
+/// The elements are readable, and blocks have `width` columns.
 unsafe fn spread<T: Real>(
     level: Level,
     (from, columns): (*const T, usize),
     width: usize,
     to: &mut [Lanes<f32>],
 ) {
+    assert!(columns <= LANES * width && width <= to.len(), "there is a lane for each column of a block");
     let pitch = (width * size_of::<T>()) as isize;
     // Those of 4 bytes are float32.
     let whole = if size_of::<T>() == size_of::<f32>() { columns / width } else { 0 };
-    // SAFETY: the caller's promise; there are lanes for each column of a block.
+    // SAFETY: the caller's promise; there are so many lanes.
     unsafe {
         let lanes = (to.as_mut_ptr().cast(), size_of::<Lanes<f32>>() as isize);
         transpose(level, size_of::<f32>(), (from.cast(), pitch), (whole, width), lanes);
