@@ -276,3 +276,26 @@ def test_a_map_may_name_other_schemes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"scales='best' is not valid for fp8_channel, .* nvfp4"):
         checkpoint.quantize_file(folder, tmp_path / "no", "fp8_channel", scales="best")
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "recipe", "scales"),
+    [
+        ("nvfp4", "compressed-tensors", "best"),
+        ("nvfp4", "modelopt", "best"),
+        ("nvfp4", "modelopt", "four_over_six"),
+        ("nvfp4", "comfy", "four_over_six"),
+        ("mxfp4", "compressed-tensors", "best"),
+    ],
+)
+def test_diff_names_the_choice_of_scales(
+    tmp_path: Path, scheme: Any, recipe: Any, scales: Any
+) -> None:
+    plain, small = tmp_path / "plain.safetensors", tmp_path / "small.safetensors"
+    weight = (WEIGHTS["t5"][:64, :512] * 3).astype(ml_dtypes.bfloat16)
+    checkpoint.save(plain, {"layers.0.up_proj.weight": weight})
+    checkpoint.quantize_file(plain, small, scheme, recipe=recipe, scales=scales)
+    (tensor,) = checkpoint.diff(plain, small).tensors
+    assert tensor.explanation is not None
+    assert tensor.explanation.every_element
+    assert tensor.explanation.options["scales"] == scales

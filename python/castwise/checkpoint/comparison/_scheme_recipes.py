@@ -24,13 +24,19 @@ from castwise.quantization import (
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.layouts import Layout
 from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, written_layout
-from castwise.quantization.producers.schemes import find_scheme, has_global_scale
+from castwise.quantization.producers.schemes import find_scheme, has_global_scale, has_scales
 
 MATRIX = 2
 """The axes of a matrix."""
 
 _RULES: tuple[ScaleRule, ...] = ("floor", "rceil", "ceil", "even", "ct")
 _LATE = ("ceil", "floor", "nearest")
+_CHOICES = {
+    "best": "with the scales of least squared error",
+    "four_over_six": "with the better one of two scales for each block (four over six)",
+}
+"""What scales other than those of the largest magnitude are called."""
+
 # Blocks of activations in DeepSeek's files, beside those of 128x128.
 _LATE_COLUMNS = (128,)
 # What schemes begin with of which a plain tensor may be the decoding.
@@ -54,6 +60,8 @@ class SchemeRecipe:
     axis: int = -1
     # The global scale is that of the largest magnitude of all weights that engines fuse with it.
     shares: bool = False
+    # How the scale of a block is chosen, as in `castwise.quantization.quantize`.
+    scales: str = "amax"
 
     @property
     def cost(self) -> int:
@@ -125,6 +133,7 @@ class SchemeRecipe:
             "recipe": self.producer,
             "block": self.block,
             "scale_rule": self.scale_rule,
+            "scales": self.scales,
         }
 
     def _quantize(self, matrix: NDArray[Any], amax: float | None) -> QuantizedArray:
@@ -135,6 +144,7 @@ class SchemeRecipe:
             block=self.block,
             axis=self.axis,
             scale_rule=self.scale_rule,
+            scales=self.scales,
             amax=amax,
         )
 
@@ -149,6 +159,7 @@ class SchemeRecipe:
             "late_scale": self.late,
             "axis": self.axis,
             "shares_global_scale": self.shares,
+            "scales": self.scales,
         }
 
     def text(self) -> str:
@@ -156,6 +167,8 @@ class SchemeRecipe:
         parts = [f"B is A quantized as {self.scheme} by the recipe of {self.producer}"]
         if self.scale_rule is not None:
             parts.append(f"scale rule {self.scale_rule}")
+        if self.scales != "amax":
+            parts.append(_CHOICES[self.scales])
         if self.axis != -1:
             parts.append("transposed")
         if self.shares:
@@ -246,7 +259,7 @@ def _plain_recipes(
         if block == row.block or not min(row.block):
             block = None
         producers = sorted(row.recipes, key=lambda producer: producer not in likely)
-        yield from _of_scheme(row, block, producers, twice=kind is not None)
+        yield from _of_scheme(row, block, producers, is_stored=kind is not None)
     if kind is None:  # producers write blocks that are not those of the scheme
         for form in WRITTEN:
             if form.block is not None:
@@ -261,12 +274,20 @@ def _becoming() -> frozenset[tuple[str, str | None]]:
 
 
 def _of_scheme(
-    row: Scheme, block: tuple[int, int] | None, producers: Sequence[str], *, twice: bool
+    row: Scheme,
+    block: tuple[int, int] | None,
+    producers: Sequence[str],
+    *,
+    is_stored: bool,  # whether codes and scales are stored, not what they decode to
 ) -> Iterator[SchemeRecipe]:
-    for passes in (1, 2) if twice and is_power(row.scale) else (1,):
+    for passes in (1, 2) if is_stored and is_power(row.scale) else (1,):
         for producer in producers:
             for rule in _rules(row, producer):
                 yield SchemeRecipe(row.name, producer, block, rule, passes)
+    if is_stored:  # of plain tensors the search would take twice as long
+        for producer, scales in product(producers, _CHOICES):
+            if has_scales(scales, row):
+                yield SchemeRecipe(row.name, producer, block, scales=scales)
     late_scheme = row.name if row.name.startswith("fp8_") else None
     if row.name.startswith("mxfp8_e4m3"):
         late_scheme, block = "fp8_block", block or row.block
