@@ -365,9 +365,19 @@ def _texts(
         for naming in namings
     ]
     lines: dict[str, str] = {}
+    copies = set()  # of a layer's part in other layers, which files may leave out
     for tied, line in ties.items():
         part, sign, source = _SIGN.split(line, maxsplit=1)
         lines[labels[tied]] = part + sign + labels[source]
+        if labels[tied] == labels[source]:
+            copies.add(tied)
+    without_copies = layers_of(
+        {
+            each: labels[each]
+            for each in targets
+            if each not in copies and rows[each].role not in OPTIONAL_ROLES
+        }
+    )
     return ClassDescription(
         name,
         model_type,
@@ -376,7 +386,8 @@ def _texts(
         {tied: line for tied, line in lines.items() if tied != _SIGN.split(line, maxsplit=1)[2]},
         {label: target for label, target in modules.items() if label != target},
         sets=joined_sets(
-            {pattern: frozenset((each,)) for pattern, each in sets.items()} for sets, _ in layers
+            {pattern: frozenset((each,)) for pattern, each in sets.items()}
+            for sets, _ in [*layers, *([without_copies] if copies else [])]
         ),
         keys=common_keys(keys_of_lists(lengths, numbers) for _, lengths in layers),
     )
