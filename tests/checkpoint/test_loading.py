@@ -640,6 +640,8 @@ WRONG_TYPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a text of names": (DEEPSEEK, {"modules_to_not_convert": "lm_head"}, "list of names"),
     "a number in names": (CT, {"ignore": ["lm_head", 5]}, "list of names"),
     "no expression": (CT, {"ignore": ["re:("]}, "list of names"),
+    "more than an expression can have": (CT, {"ignore": ["re:a{99999999999999999999}"]}, "list of"),
+    "too deep an expression": (CT, {"ignore": [f"re:{'(' * 5000}{')' * 5000}"]}, "list of names"),
     "a side of a block": (DEEPSEEK, {"weight_block_size": [128]}, "two positive"),
     "a block of nothing": (DEEPSEEK, {"weight_block_size": [0, 0]}, "two positive"),
     "a text of bits": (
@@ -661,6 +663,32 @@ def test_a_field_of_another_type_is_named(tmp_path: Path, kind: str, consumer: A
     (problem,) = checkpoint.verify_loading(folder, consumer).problems
     assert reason in problem.problem
     assert problem.remedy == "correct it"
+
+
+@pytest.mark.parametrize("consumer", ["transformers", *ENGINES])
+def test_names_are_expressions_in_transformers_alone(tmp_path: Path, consumer: Any) -> None:
+    tensors = decoder({}, "plain", (*ATTENTION, *MLP))
+    section = {"quant_method": DEEPSEEK, "modules_to_not_convert": ["*.mlp"]}
+    folder = write(tmp_path / "model", "LlamaForCausalLM", tensors, section)
+    problems = checkpoint.verify_loading(folder, consumer).problems
+    is_named = any("modules_to_not_convert" in problem.problem for problem in problems)
+    assert is_named == (consumer == "transformers")
+
+
+def test_a_block_may_be_a_text_in_files_of_compressed_tensors(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    write(plain, *right("embedding")[:1], decoder({}, "plain", (*ATTENTION, *MLP)), None)
+    checkpoint.quantize_file(plain, tmp_path / "model", "fp8_block", recipe=CT, inputs="dynamic")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    weights = config["quantization_config"]["config_groups"]["group_0"]["weights"]
+    assert weights["block_structure"] == [128, 128]
+    weights["block_structure"] = "128x128"
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    for consumer in ("transformers", "vllm", "sglang"):
+        assert not checkpoint.verify_loading(tmp_path / "model", consumer).problems
+    found = checkpoint.inspect(tmp_path / "model").quantization
+    assert found is not None
+    assert {weight.block for weight in found.weights} == {(128, 128)}
 
 
 def test_llama_cpp_reads_gguf_alone(tmp_path: Path) -> None:

@@ -489,6 +489,7 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
         ("head.weight =embed", "heads.weight =embed", "ties no row of MyModel"),
         ("head.weight =embed.weight", "head.weight", "has one name in place of two"),
         ("layers.# =text", "layers =text", "is not LIST =NUMBER or MODULE a,b c -"),
+        ("layers.# =text", "layers.#.mlp =text", "is not LIST =NUMBER or MODULE a,b c -"),
         ("gate,q_proj", "gate,,q_proj", "is not LIST =NUMBER or MODULE a,b c -"),
         ("2+3!", "2+4!", "block '4'"),
     ],

@@ -454,7 +454,13 @@ class _ArchitectureTable:
                 kinds[name] = frozenset(
                     frozenset(() if word == _NONE else word.split(",")) for word in words
                 )
-            if "#" not in name or "" in frozenset().union(*kinds.get(name, ())):
+            is_list = name in lists
+            if (
+                "#" not in name
+                or (is_list and not name.endswith("#"))
+                or (not is_list and not kinds.get(name))
+                or "" in frozenset().union(*kinds.get(name, ()))
+            ):
                 raise self._error(f"{name} {line}", "is not LIST =NUMBER or MODULE a,b c -")
         return lists, kinds
 

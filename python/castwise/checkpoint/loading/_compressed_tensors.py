@@ -12,6 +12,7 @@ from typing import Any
 
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of, is_wide
+from castwise.quantization.producers.stated import sides_of
 
 # Formats whose payload is `weight_packed`, and its dtype.
 _PACKED = {
@@ -54,8 +55,9 @@ class Arguments:
     form: str
     # True if an index says in which group each column is.
     has_order: bool
-    # True if inputs are quantized, too.
+    # True if inputs are quantized, too, and if their scales are computed while the model runs.
     inputs: bool
+    dynamic: bool
 
     @classmethod
     def of(cls, group: Mapping[str, Any], whole: Mapping[str, Any]) -> Arguments | None:
@@ -64,17 +66,20 @@ class Arguments:
         if not isinstance(weights, Mapping):
             return None
         size, block = weights.get("group_size"), weights.get("block_structure")
+        inputs = group.get("input_activations")
+        block = sides_of(block)
         strategy = weights.get("strategy") or _strategy(size, block)
         arguments = cls(
             bits=int(weights.get("num_bits") or 8),
             kind=str(weights.get("type") or "int"),
             strategy=str(strategy),
             group=int(size) if size and size > 0 else 0,
-            block=(int(block[0]), int(block[1])) if block else None,
+            block=(int(block[0]), int(block[1])) if isinstance(block, list) and block else None,
             symmetric=weights.get("symmetric") is not False,
             form="",
             has_order=weights.get("actorder") in {"group", "dynamic"},
-            inputs=isinstance(group.get("input_activations"), Mapping),
+            inputs=isinstance(inputs, Mapping),
+            dynamic=isinstance(inputs, Mapping) and bool(inputs.get("dynamic")),
         )
         form_text = group.get("format") or whole.get("format")
         form = (

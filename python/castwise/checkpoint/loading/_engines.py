@@ -176,11 +176,11 @@ class _CompressedTensors(_Method):
                 f"{view.consumer} has no method for {kind} of {arguments.scheme}",
                 f"choose another scheme, or {leave()}",
             )
-        elif arguments.scheme in row.only_dynamic and not arguments.inputs:
+        elif arguments.scheme in row.only_dynamic and not arguments.dynamic:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads {arguments.scheme} of {_CT} only with inputs that are "
-                "quantized while it runs, and it is stated without",
+                "quantized while it runs, and the statement has no such inputs",
                 f"quantize it with {argument('inputs', 'dynamic')}",
             )
         else:

@@ -63,25 +63,27 @@ def check_loading(
         for name in consumers
     }
     lacking = [*layer_problems(architecture, config, modules, unknown)]
-    fault = _statement_problem(config, files or {})
-    problems = {
-        name: (fault,) if fault is not None and name in _METHODS else _PROBLEMS[name](view)
-        for name, view in views.items()
-    }
+    problems = {}
+    for name, view in views.items():
+        fault = _statement_problem(name, config, files or {}) if name in _METHODS else None
+        problems[name] = _PROBLEMS[name](view) if fault is None else (fault,)
     return {name: list(dict.fromkeys((*found, *lacking))) for name, found in problems.items()}
 
 
 def _statement_problem(
-    config: Mapping[str, Any], files: Mapping[str, Any]
+    consumer: str, config: Mapping[str, Any], files: Mapping[str, Any]
 ) -> LoadingProblem | None:
     """Return what is wrong with a statement whatever the tensors are."""
+    are_expressions = consumer == "transformers"
     sections = {
         CONFIG: section_of(config, *SECTIONS),
         QUANTIZATION_FILE: files.get(QUANTIZATION_FILE),
     }
     for file, section in sections.items():
-        if isinstance(section, Mapping) and (fault := statement_problem(file, section)):
-            return fault
+        if isinstance(section, Mapping):
+            fault = statement_problem(file, section, are_expressions=are_expressions)
+            if fault is not None:
+                return fault
     return None
 
 

@@ -57,6 +57,7 @@ from castwise.quantization.producers.stated import (
     group_block,
     pair_of_sizes,
     positive_integer,
+    sides_of,
     unknown_key,
 )
 
@@ -217,7 +218,7 @@ def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
     bits, strategy = positive_integer(weights.get("num_bits")), weights.get("strategy")
     block = group_block(weights.get("group_size"))
     if strategy == "block":
-        block = pair_of_sizes(weights.get("block_structure"))
+        block = pair_of_sizes(sides_of(weights.get("block_structure")))
     kind = {"int": "int", "float": "fp"}.get(str(weights.get("type")))
     needs = (ZERO,) if weights.get("symmetric") is False else ()
     if weights.get("actorder") == "group":
@@ -273,7 +274,10 @@ def _write(modules: EncodedModules) -> Statements:
         groups[f"group_{number}"] = {
             "targets": targets,
             "weights": _arguments_of_weights(encoding),
-            "input_activations": _arguments_of_inputs(encoding, is_scaled=modules.inputs),
+            # Inputs of an embedding are numbers of tokens.
+            "input_activations": None
+            if is_embedding
+            else _arguments_of_inputs(encoding, is_scaled=modules.inputs),
             "output_activations": None,
             "format": encoding.written.code,
         }

@@ -7,11 +7,14 @@ there.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+_SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
 
 CONFIG = "config.json"
 """The file of a model that states, among others, how it is quantized."""
@@ -90,6 +93,13 @@ def positive_integer(value: object) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if value > 0 else None
+
+
+def sides_of(structure: object) -> object:
+    """Return the block of weights as a list: files of 2025 and before have "128x128"."""
+    if isinstance(structure, str) and (match := _SIDES.fullmatch(structure)) is not None:
+        return [int(side) for side in match.groups()]
+    return structure
 
 
 def pair_of_sizes(value: object) -> tuple[int, ...] | None:
