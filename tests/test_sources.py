@@ -404,7 +404,8 @@ def test_what_counts_as_a_comment_and_as_a_class() -> None:
 CRATES = {name: ROOT / "rust" / name / "src" for name in ("core", "logic", "bindings")}
 CORE_ROOMS = word_list(
     "format spelling error cached_once sort_few parse plain tuning cpu memory codec simd "
-    "kernels layout route report plan exec compare survey cast quantization unscale elements slices tensor quantized"
+    "kernels layout route report plan exec compare survey cast quantization unscale elements "
+    "slices tensor quantized"
 )
 """From the lowest on."""
 

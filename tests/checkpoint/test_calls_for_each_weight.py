@@ -16,7 +16,7 @@ COMMANDS = {
     "quantize": (("quantize", "plain", "out", *FP8), 295),
     "dequantize": (("dequantize", "fp8", "out"), 250),
     "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 422),
-    "verify": (("verify", "plain", "fp8"), 262),
+    "verify": (("verify", "plain", "fp8"), 266),
     "diff": (("diff", "plain", "fp8"), 325),
     "survey": (("survey", "plain"), 73),
     "advise": (("advise", "plain", "--bits", "40"), 580),

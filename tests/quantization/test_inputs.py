@@ -119,13 +119,14 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("fp8_block", {"inputs": "none", "recipe": "deepseek"}, rf"recipe \({CT}, modelopt\)"),
     ("fp8_channel", {"inputs": "none", "recipe": "modelopt"}, "fp8_channel are not quantized"),
     ("fp8_tensor", {"inputs": "none", "recipe": "comfy"}, "comfy does not state that inputs"),
-    ("fp8_channel", {"inputs": "static"}, "is not valid; use none or dynamic"),
+    ("fp8_channel", {"inputs": "static"}, "is not valid; use none, dynamic, or a number"),
+    ("nvfp4", {"inputs": 10**400}, "is not valid; use none, dynamic, or a number"),
     ("fp8_channel", {"inputs": 1.0}, "are quantized with a constant scale; leave it out, or use"),
-    ("nvfp4", {"inputs": 0}, "inputs 0 is not valid; use none, dynamic, or a scale from"),
-    ("nvfp4", {"inputs": -1.0}, "is not valid; use none, dynamic, or a scale from"),
+    ("nvfp4", {"inputs": 0}, "inputs 0 is not valid; use none, dynamic, or a number from"),
+    ("nvfp4", {"inputs": -1.0}, "is not valid; use none, dynamic, or a number from"),
     ("nvfp4", {"inputs": math.nan}, "inputs nan is not valid"),
     ("nvfp4", {"inputs": math.inf}, "inputs inf is not valid"),
-    ("nvfp4", {"inputs": 1e-39}, "is not valid; use none, dynamic, or a scale from"),
+    ("nvfp4", {"inputs": 1e-39}, "is not valid; use none, dynamic, or a number from"),
     ("nvfp4", {"inputs": True}, "inputs True is not valid"),
     ("nvfp4", {"inputs": 1.0, "recipe": "mlx"}, rf"another recipe \({CT}, modelopt\)"),
     ("nvfp4", {"inputs": 1.0, "consumer": "mlx-lm"}, "does not load nvfp4 with inputs=1.0; it"),
@@ -134,6 +135,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("int8_group", {"inputs": "dynamic", "consumer": "vllm"}, "vllm' does not load int8_group"),
     ("mxfp4", {"inputs": "dynamic", "consumer": "sglang"}, "it loads .*fp8_channel, fp8_block"),
     ("fp8_block", {"inputs": "none", "consumer": "vllm", "recipe": CT}, "does not load fp8_block"),
+    ("fp8_block", {"inputs": "none", "consumer": "sglang"}, "sglang' does not load fp8_block"),
 ]
 
 

@@ -139,7 +139,9 @@ def recipe_for(
     producer = known_recipe(recipe)
     recipe_name = recipe if producer is None else producer.name
     for loading in consumer.loads:
-        if recipe_name in {None, loading.recipe} and {*names} <= {*loading.with_inputs(inputs)}:
+        is_loaded = {*names} <= {*loading.with_inputs(inputs)}
+        states = all(_states(name, loading.recipe, inputs) for name in names)
+        if recipe_name in {None, loading.recipe} and is_loaded and states:
             return recipe or loading.recipe
     loads = ", ".join(
         f"{loading.recipe} ({', '.join(loading.with_inputs(inputs))})"
@@ -151,6 +153,15 @@ def recipe_for(
     raise CheckpointError(
         f"{given('consumer', consumer.name)} does not load {', '.join(names)}{storage_text}; it "
         f"loads {loads or 'none so'}"
+    )
+
+
+def _states(scheme: str, recipe: str, inputs: str | float | None) -> bool:
+    """Return True if a checkpoint of a producer can state inputs of a scheme so."""
+    kind = inputs if isinstance(inputs, str | None) else "constant"
+    rows = (*WRITTEN, *WRITTEN_WITH_INPUTS)
+    return kind is None or any(
+        (row.scheme, row.recipe, row.inputs) == (scheme, recipe, kind) for row in rows
     )
 
 
@@ -238,7 +249,7 @@ def written_row(scheme: object, recipe: str | None, inputs: str | float | None =
 
 def checked_inputs(value: object) -> str | None:
     """Return what is to be stated of inputs without a scale."""
-    if value is not None and value not in get_args(Inputs):
+    if value is not None and not (isinstance(value, str) and value in get_args(Inputs)):
         raise CheckpointError(
             f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
         )
@@ -247,13 +258,16 @@ def checked_inputs(value: object) -> str | None:
 
 def checked_inputs_or_scale(value: object) -> str | float | None:
     """Return what is to be stated of inputs, or a constant scale of them."""
-    if isinstance(value, str) or value is None:
+    if value is None or (isinstance(value, str) and value in get_args(Inputs)):
         return checked_inputs(value)
-    number = float(value) if is_real(value) else math.nan
+    try:
+        number = float(value) if is_real(value) else math.nan
+    except OverflowError:  # of an int
+        number = math.inf
     if not _LEAST_SCALE <= number <= 1 / _LEAST_SCALE:
         raise CheckpointError(
-            f"{given('inputs', value)} is not valid; use {', '.join(get_args(Inputs))}, or a "
-            f"scale from {_LEAST_SCALE:.3g} to {1 / _LEAST_SCALE:.3g}"
+            f"{given('inputs', value)} is not valid; use {', '.join(get_args(Inputs))}, or "
+            f"a number from {_LEAST_SCALE:.3g} to {1 / _LEAST_SCALE:.3g}"
         )
     return number
 

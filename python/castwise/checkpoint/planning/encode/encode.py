@@ -410,6 +410,8 @@ class _Chooser:
         encoding_of = self.encodings[scheme]
         if key is None and encoding_of.written.is_transposed and not self.is_stack(info):
             return None  # its producer keeps what is not of experts
+        if encoding_of.input_scale is not None and self.model.role(info.name) == "embedding":
+            encoding_of = replace(encoding_of, input_scale=None)  # whose inputs are tokens
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
 
     def is_stack(self, info: TensorInfo) -> bool:
