@@ -630,3 +630,13 @@ def test_a_class_is_that_of_the_type_that_a_configuration_states() -> None:
         row = model.find(name)
         found[kind] = None if row is None else row.conversion
     assert found == {"sarvam_moe": "split*", "glm4_moe": None}
+
+
+@pytest.mark.parametrize("name", ["ZambaForCausalLM", "Zamba2ForCausalLM"])
+def test_files_may_leave_out_copies_of_a_layers_part(name: str) -> None:
+    """The blocks that layers share are saved once, so that other layers of a file have none."""
+    architecture = find_architecture({"architectures": [name]})
+    assert architecture is not None
+    kinds = architecture.kinds["model.layers.#"]
+    assert {"linear", "mamba_decoder"} in kinds
+    assert len(kinds) == 3
