@@ -120,7 +120,7 @@ def test_transformers_loads_several(
 
 
 def weights_of_mlx(folder: Path) -> dict[str, Any]:
-    """Return what mlx-lm loads of quantized linear layers, decoded there."""
+    """Return what mlx-lm loads of quantized linear layers and embeddings, decoded there."""
     import mlx.core as mx
     import numpy as np
     from mlx import nn
@@ -142,7 +142,7 @@ def weights_of_mlx(folder: Path) -> dict[str, Any]:
             ).astype(mx.float32)
         )
         for name, module in model.named_modules()
-        if isinstance(module, nn.QuantizedLinear)
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding)
     }
 
 
@@ -177,9 +177,9 @@ def test_mlx_lm_loads_several(tmp_path: Path, dense: Path) -> None:
 
 
 def test_arrays_are_compared(tmp_path: Path, dense: Path) -> None:
-    """Another model's weights would be told from these."""
+    """Other weights would be told from these."""
     result = carried_out(advise(dense, error=1.0, consumer="mlx-lm"), tmp_path)
-    other = saved(tmp_path / "other", "Llama", tie_word_embeddings=True)
-    values = {name: weight + 1 for name, weight in checkpoint.load(other).items()}
-    checkpoint.save(tmp_path / "decoded" / "model.safetensors", values, overwrite=True)
+    file = tmp_path / "decoded" / "model.safetensors"
+    values = {name: weight + 1 for name, weight in checkpoint.load(file).items()}
+    checkpoint.save(file, values, overwrite=True)
     assert not same_weights(result)
