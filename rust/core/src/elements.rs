@@ -13,22 +13,17 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     const FORMAT: Format;
 }
 
-/// Bytes of an element, for the compiler to compare with those of a type.
-const fn bytes(format: Format) -> usize {
-    (format.row().bits as usize).div_ceil(8)
-}
-
-macro_rules! machine_types {
+macro_rules! elements {
     ($($type:ty: $format:ident,)*) => {$(
-        // SAFETY: the machine's type has the format's size, and casts write its values only (of `bool`, 0 and 1).
+        // SAFETY: a number of the format's size, as is asserted below, of which all codes are values (of `bool`, 0 and 1).
         unsafe impl Element for $type {
             const FORMAT: Format = Format::$format;
         }
 
-        const _: () = assert!(size_of::<$type>() == bytes(Format::$format));
+        const _: () = assert!(size_of::<$type>() == Format::$format.item_size());
     )*};
 }
-machine_types! {
+elements! {
     bool: BOOL, i8: INT8, i16: INT16, i32: INT32, i64: INT64, u8: UINT8, u16: UINT16, u32: UINT32, u64: UINT64,
     f32: FLOAT32, f64: FLOAT64, [f32; 2]: COMPLEX64, [f64; 2]: COMPLEX128,
 }
@@ -48,7 +43,7 @@ macro_rules! codes {
             const FORMAT: Format = Format::$format;
         }
 
-        const _: () = assert!(size_of::<$name>() == bytes(Format::$format));
+        const _: () = assert!(size_of::<$name>() == Format::$format.item_size());
     )*};
 }
 codes! {
@@ -69,34 +64,10 @@ codes! {
 }
 
 #[cfg(feature = "half")]
-mod of_half {
-    use super::{Element, Format};
-
-    // SAFETY: a transparent integer of 16 bits, of which all bits are valid.
-    unsafe impl Element for half::f16 {
-        const FORMAT: Format = Format::FLOAT16;
-    }
-
-    // SAFETY: as above.
-    unsafe impl Element for half::bf16 {
-        const FORMAT: Format = Format::BFLOAT16;
-    }
-}
+elements! { half::f16: FLOAT16, half::bf16: BFLOAT16, }
 
 #[cfg(feature = "float8")]
-mod of_float8 {
-    use super::{Element, Format};
-
-    // SAFETY: a transparent byte, of which all bits are valid.
-    unsafe impl Element for float8::F8E4M3 {
-        const FORMAT: Format = Format::FLOAT8_E4M3FN;
-    }
-
-    // SAFETY: as above.
-    unsafe impl Element for float8::F8E5M2 {
-        const FORMAT: Format = Format::FLOAT8_E5M2;
-    }
-}
+elements! { float8::F8E4M3: FLOAT8_E4M3FN, float8::F8E5M2: FLOAT8_E5M2, }
 
 /// Returns the codes of elements, as bytes.
 pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {

@@ -294,7 +294,7 @@ impl Format {
 
     /// Bytes of one element in memory, as numpy and `ml_dtypes` store it.
     #[must_use]
-    pub fn item_size(self) -> usize {
+    pub const fn item_size(self) -> usize {
         (self.row().bits as usize).div_ceil(8)
     }
 

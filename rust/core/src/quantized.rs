@@ -6,13 +6,14 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::elements::{self, bytes_of_mut};
 use crate::error::Error;
 use crate::format::Format;
 use crate::quantization::{
     self, Array, Decoding, Element, Encoded, Encoding, Family, GlobalUse, Meaning, Packing, ScaleChoice,
     ScaleFormat, Scheme,
 };
-use crate::tensor::{Tensor, bytes_of_shape};
+use crate::tensor::{Tensor, c_order};
 
 /// A weight as packed codes and scales, made by [`quantize`].
 #[derive(Clone, PartialEq)]
@@ -80,8 +81,8 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
     let of_stack = |row_items: usize, items: usize| [stack, &[row_items, items]].concat();
     let data_shape = of_stack(rows, bytes);
     let scale_shape = of_stack(blocks(rows, scheme.block.0), blocks(columns, scheme.block.1));
-    let mut data = zeros(bytes_of_shape(&data_shape, Format::UINT8)?)?;
-    let mut scale = zeros(bytes_of_shape(&scale_shape, scale_format)?)?;
+    let mut data = zeros(c_order(&data_shape, Format::UINT8)?.1)?;
+    let mut scale = zeros(c_order(&scale_shape, scale_format)?.1)?;
     let is_empty = tensor.shape().contains(&0);
     let is_needed = !is_empty && (scheme.global_scale || is_wide);
     // SAFETY: a tensor's elements are readable.
@@ -118,8 +119,8 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
         nan_scales: false,
     };
     let to = Encoded {
-        data: dense(&mut data, &data_shape, Format::UINT8),
-        scale: dense(&mut scale, &scale_shape, scale_format),
+        data: dense("data", &mut data, &data_shape, Format::UINT8)?,
+        scale: dense("scale", &mut scale, &scale_shape, scale_format)?,
         zero_point: None,
         bias: None,
     };
@@ -147,9 +148,9 @@ impl Quantized {
     /// # Errors
     /// [`Error::Length`] if the slice has another number of elements; [`Error::InvalidOption`] if it does not hold floats,
     /// or if a field was replaced by a value that does not fit the others.
-    pub fn dequantize<T: crate::Element>(&self, target: &mut [T], threads: usize) -> Result<(), Error> {
+    pub fn dequantize<T: elements::Element>(&self, target: &mut [T], threads: usize) -> Result<(), Error> {
         let scheme = Scheme::find(self.scheme)?;
-        let needed = bytes_of_shape(&self.shape, T::FORMAT)? / size_of::<T>();
+        let needed = c_order(&self.shape, T::FORMAT)?.1 / size_of::<T>();
         if target.len() != needed {
             return Err(Error::Length { argument: "target", length: target.len(), needed });
         }
@@ -164,15 +165,8 @@ impl Quantized {
             });
         };
         let data_shape = [stack, &[rows, columns.saturating_mul(scheme.bits as usize).div_ceil(8)]].concat();
-        for (argument, bytes, shape, format) in [
-            ("data", &self.data, &data_shape, Format::UINT8),
-            ("scale", &self.scale, &self.scale_shape, self.scale_format),
-        ] {
-            let needed = bytes_of_shape(shape, format)?;
-            if bytes.len() != needed {
-                return Err(Error::Length { argument, length: bytes.len(), needed });
-            }
-        }
+        let data = read_only("data", &self.data, &data_shape, Format::UINT8)?;
+        let scale = read_only("scale", &self.scale, &self.scale_shape, self.scale_format)?;
         if needed == 0 {
             return Ok(());
         }
@@ -189,7 +183,7 @@ impl Quantized {
         let factor = self.global_scale.or(fixed);
         let mut level = factor.unwrap_or_default();
         let decoding = Decoding {
-            data: read_only(&self.data, &data_shape, Format::UINT8),
+            data,
             high: None,
             meaning: match scheme.element {
                 Element::Format(name) => Meaning::Format(Format::constant(name)),
@@ -198,7 +192,7 @@ impl Quantized {
             bits: scheme.bits,
             packing: Packing::Dense,
             block: scheme.block,
-            scale: Some(read_only(&self.scale, &self.scale_shape, self.scale_format)),
+            scale: Some(scale),
             scale_divides: false,
             global_scale: factor.map(|_| (same_for_each(&mut level, stack), GlobalUse::Multiply)),
             offset: excess(scheme),
@@ -210,8 +204,8 @@ impl Quantized {
             narrow: false,
         };
         // SAFETY: a decoding writes values of the target's format only.
-        let bytes = unsafe { crate::elements::bytes_of_mut(target) };
-        let out = dense(bytes, &self.shape, T::FORMAT);
+        let bytes = unsafe { bytes_of_mut(target) };
+        let out = dense("target", bytes, &self.shape, T::FORMAT)?;
         // SAFETY: all arrays have the bytes of their shapes, and `target` is borrowed mutably, so that it overlaps none.
         unsafe { quantization::decode(decoding, &out, threads) }
     }
@@ -245,18 +239,27 @@ fn zeros(bytes: usize) -> Result<Vec<u8>, Error> {
     Ok(zeros)
 }
 
-/// Returns an array in C order of bytes that may be written.
-fn dense(bytes: &mut [u8], shape: &[usize], format: Format) -> Array {
-    array_of(bytes.as_mut_ptr(), shape, format)
+/// Returns an array in C order of bytes that may be written, if it has as many.
+fn dense(argument: &'static str, bytes: &mut [u8], shape: &[usize], format: Format) -> Result<Array, Error> {
+    array_of(argument, (bytes.as_mut_ptr(), bytes.len()), shape, format)
 }
 
-/// Returns an array in C order of bytes that are only read.
-fn read_only(bytes: &[u8], shape: &[usize], format: Format) -> Array {
-    array_of(bytes.as_ptr().cast_mut(), shape, format)
+/// Returns an array in C order of bytes that are only read, if it has as many.
+fn read_only(argument: &'static str, bytes: &[u8], shape: &[usize], format: Format) -> Result<Array, Error> {
+    array_of(argument, (bytes.as_ptr().cast_mut(), bytes.len()), shape, format)
 }
 
-fn array_of(pointer: *mut u8, shape: &[usize], format: Format) -> Array {
-    Array { pointer, shape: shape.into(), strides: crate::tensor::c_strides(shape, format), format }
+fn array_of(
+    argument: &'static str,
+    (pointer, length): (*mut u8, usize),
+    shape: &[usize],
+    format: Format,
+) -> Result<Array, Error> {
+    let (strides, needed) = c_order(shape, format)?;
+    if length != needed {
+        return Err(Error::Length { argument, length, needed });
+    }
+    Ok(Array { pointer, shape: shape.into(), strides, format })
 }
 
 /// Returns an array with one float32 for all matrices of a stack.

@@ -11,6 +11,7 @@ use crate::compare::Comparison;
 use crate::elements::{Element, bytes_of, bytes_of_mut};
 use crate::error::Error;
 use crate::format::{Format, Kind};
+use crate::layout::region::in_c_order;
 use crate::quantization::Array;
 use crate::report::CastReport;
 use crate::survey::Survey;
@@ -62,11 +63,10 @@ impl<'a> Tensor<'a> {
     /// [`Error::Length`] if `data` has not the number of bytes of the shape; [`Error::InvalidOption`] for a shape of more bytes
     /// than memory can have.
     pub fn new(data: &'a [u8], format: Format, shape: &[usize]) -> Result<Self, Error> {
-        let needed = bytes_of_shape(shape, format)?;
+        let (strides, needed) = c_order(shape, format)?;
         if data.len() != needed {
             return Err(Error::Length { argument: "data", length: data.len(), needed });
         }
-        let strides = c_strides(shape, format);
         Ok(Self { data, offset: 0, format, shape: shape.into(), strides })
     }
 
@@ -89,11 +89,10 @@ impl<'a> Tensor<'a> {
                 ),
             });
         }
-        bytes_of_shape(shape, format)?;
+        let (usual_strides, _) = c_order(shape, format)?;
         if shape.contains(&0) {
             // Strides between no elements may be any numbers, with which nothing is to be computed.
-            let strides = c_strides(shape, format);
-            return Ok(Self { data, offset: 0, format, shape: shape.into(), strides });
+            return Ok(Self { data, offset: 0, format, shape: shape.into(), strides: usual_strides });
         }
         // A length is at most isize::MAX here, so that a product fits.
         let reaches =
@@ -164,7 +163,8 @@ impl<'a> Tensor<'a> {
         target: &mut [T],
         settings: &Settings,
     ) -> Result<Option<CastReport>, Error> {
-        let needed = self.shape.iter().product();
+        let (strides, bytes) = c_order(&self.shape, T::FORMAT)?;
+        let needed = bytes / size_of::<T>();
         if target.len() != needed {
             return Err(Error::Length { argument: "target", length: target.len(), needed });
         }
@@ -174,7 +174,6 @@ impl<'a> Tensor<'a> {
         let source = Source { format, ..self.source() };
         // SAFETY: a cast writes codes of the target's format only.
         let bytes = unsafe { bytes_of_mut(target) };
-        let strides = c_strides(&self.shape, T::FORMAT);
         let target = Target {
             pointer: bytes.as_mut_ptr(),
             strides: &strides,
@@ -250,23 +249,9 @@ impl fmt::Debug for Tensor<'_> {
     }
 }
 
-/// Returns the bytes between elements of a tensor in C order.
-pub(crate) fn c_strides(shape: &[usize], format: Format) -> SmallVec<[isize; 4]> {
-    let mut strides: SmallVec<[isize; 4]> = shape.iter().map(|_| 0).collect();
-    let mut bytes = format.item_size();
-    for (stride, &length) in strides.iter_mut().zip(shape).rev() {
-        *stride = bytes as isize;
-        bytes = bytes.wrapping_mul(length.max(1));
-    }
-    strides
-}
-
-/// Returns the bytes of as many elements as a shape has, if an array can have so many.
-pub(crate) fn bytes_of_shape(shape: &[usize], format: Format) -> Result<usize, Error> {
-    // As numpy does, of an empty array the other lengths count.
-    let bytes = shape.iter().try_fold(format.item_size(), |bytes, &length| bytes.checked_mul(length.max(1)));
-    let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok());
-    bytes.map(|bytes| if shape.contains(&0) { 0 } else { bytes }).ok_or_else(|| Error::InvalidOption {
+/// Returns the bytes between elements of a tensor in C order, for each axis, and the bytes of all.
+pub(crate) fn c_order(shape: &[usize], format: Format) -> Result<(SmallVec<[isize; 4]>, usize), Error> {
+    in_c_order(shape, format.item_size()).ok_or_else(|| Error::InvalidOption {
         message: format!("shape={shape:?} has more bytes than memory can have; give a smaller one."),
     })
 }

@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code)]
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::sort_few::sort_few;
 
@@ -53,6 +53,18 @@ impl Region {
         let (low, high) = extent(self.address, self.axes.iter().filter(off_circle).copied(), self.item);
         (high - low < circumference).then(|| (low % circumference, high - low))
     }
+}
+
+/// Returns the bytes between elements of an array in C order, for each axis, and the bytes of all; None for more than memory
+/// can have. As in numpy, of an empty array the other lengths count.
+pub(crate) fn in_c_order(shape: &[usize], item: usize) -> Option<(SmallVec<[isize; 4]>, usize)> {
+    let mut strides: SmallVec<[isize; 4]> = smallvec![0; shape.len()];
+    let mut bytes = item;
+    for (stride, &length) in strides.iter_mut().zip(shape).rev() {
+        *stride = bytes as isize;
+        bytes = bytes.checked_mul(length.max(1)).filter(|&bytes| isize::try_from(bytes).is_ok())?;
+    }
+    Some((strides, if shape.contains(&0) { 0 } else { bytes }))
 }
 
 /// The addresses from the first byte of an array to one past its last; equal ones if it has no elements.

@@ -1,9 +1,10 @@
 //! Arrays as rows: some axes of a stack, one of rows, and the axes of a row's items, in C order.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::cpu::Level;
 use crate::format::Format;
+use crate::layout::region::in_c_order;
 use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::Source;
@@ -40,12 +41,7 @@ impl Array {
 
     /// Returns an array in C order in memory that has room for it then; None if there is not so much memory.
     pub(super) fn dense(memory: &mut Vec<u64>, shape: &[usize], format: Format) -> Option<Self> {
-        let mut strides: SmallVec<[isize; 4]> = smallvec![0; shape.len()];
-        let mut bytes = format.item_size();
-        for (place, &length) in strides.iter_mut().zip(shape).rev() {
-            *place = bytes as isize;
-            bytes = bytes.checked_mul(length)?;
-        }
+        let (strides, bytes) = in_c_order(shape, format.item_size())?;
         let words = bytes.div_ceil(size_of::<u64>());
         if memory.len() < words {
             memory.try_reserve_exact(words - memory.len()).ok()?;
