@@ -157,12 +157,16 @@ def recipe_for(
 
 
 def _states(scheme: str, recipe: str, inputs: str | float | None) -> bool:
-    """Return True if a checkpoint of a producer can state inputs of a scheme so."""
-    kind = inputs if isinstance(inputs, str | None) else "constant"
-    rows = (*WRITTEN, *WRITTEN_WITH_INPUTS)
-    return kind is None or any(
-        (row.scheme, row.recipe, row.inputs) == (scheme, recipe, kind) for row in rows
+    """Return True if a checkpoint of a producer can state inputs of a scheme so; None for any."""
+    return inputs is None or any(
+        (row.scheme, row.recipe) == (scheme, recipe) for row in _rows_with_inputs(inputs)
     )
+
+
+def _rows_with_inputs(inputs: str | float) -> list[Written]:
+    """Return the rows that state inputs so: a word, or a constant scale."""
+    kind = inputs if isinstance(inputs, str) else "constant"
+    return [row for row in (*WRITTEN, *WRITTEN_WITH_INPUTS) if row.inputs == kind]
 
 
 def needed_inputs(consumer: str | None, recipe: str, scheme: str) -> str | None:
@@ -277,8 +281,7 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
 
     CheckpointError: there is none.
     """
-    kind = inputs if isinstance(inputs, str) else "constant"
-    rows = [row for row in (*WRITTEN, *WRITTEN_WITH_INPUTS) if row.inputs == kind]
+    rows = _rows_with_inputs(inputs)
     fitting = [row for row in rows if row.scheme == scheme]
     fitting.sort(key=lambda row: recipes().index(row.recipe))
     row = next((row for row in fitting if recipe in {None, row.recipe}), None)
@@ -290,11 +293,8 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
         remedies.append(f"use another scheme ({', '.join(others)})")
     if fitting:
         remedies.append(f"use another recipe ({', '.join(row.recipe for row in fitting)})")
-    state = {
-        "none": "not quantized",
-        "dynamic": "quantized while the model runs",
-        "constant": "quantized with a constant scale",
-    }[kind]
+    states = {"none": "not quantized", "dynamic": "quantized while the model runs"}
+    state = states.get(str(inputs), "quantized with a constant scale")
     raise CheckpointError(
         f"{given('inputs', inputs)}: a checkpoint {f'of {recipe} ' if recipe else ''}does not "
         f"state that inputs of {scheme} are {state}; {', or '.join(remedies)}"
