@@ -27,6 +27,7 @@ from castwise.cli import main
 from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers.registry import WRITTEN
+from castwise.quantization.producers.schemes import SCALES
 from castwise.surveys import survey
 from oracle import Array
 from refusals import as_recorded
@@ -816,3 +817,32 @@ def test_a_limit_just_below_the_largest_choices() -> None:
             solution = solve(groups, limit - below)
             assert solution is not None
             assert solution.weight <= limit - below
+
+
+def test_advice_with_searched_scales(model: Path, tmp_path: Path) -> None:
+    """Errors are those of the scales, and the command that carries it out has the option."""
+    formats = ["nvfp4", "fp8_channel"]
+    usual, searched = (
+        advise(model, error=0.5, recipe="compressed-tensors", formats=formats, scales=choice)
+        for choice in SCALES[:2]
+    )
+    assert [choice.target for choice in searched.choices] == ["nvfp4"] * len(searched.choices)
+    assert searched.nbytes == usual.nbytes
+    assert searched.error < 0.85 * usual.error
+    (command,) = searched.commands
+    assert command.endswith("--recipe compressed-tensors --scales best")
+    assert "--scales" not in usual.commands[0]
+    assert searched.to_dict()["scales"] == "best"
+    result = tmp_path / "out"
+    checkpoint.quantize_file(
+        model, result, recipe="compressed-tensors", dtype_map=searched.map, scales="best"
+    )
+    ratios = {row.name: row.sqnr_db for row in checkpoint.diff(model, result).tensors}
+    for choice in searched.choices:
+        measured = min(ratios[name] for name in choice.tensors)
+        assert choice.sqnr_db == pytest.approx(measured, abs=0.5)
+
+
+def test_scales_that_no_candidate_has_are_refused(model: Path) -> None:
+    with pytest.raises(ValueError, match=r"scales='best' is not valid for fp8_channel"):
+        advise(model, bits=9.0, formats=["fp8_channel"], scales="best")

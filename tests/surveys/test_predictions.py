@@ -8,7 +8,9 @@ import castwise
 import ml_dtypes
 import numpy as np
 import pytest
+from castwise._options import Scales
 from castwise.quantization import dequantize, quantize, schemes
+from castwise.quantization.producers.schemes import SCALES, has_scales
 from oracle import Array
 
 SIZE = (128, 256)
@@ -61,6 +63,33 @@ def test_every_scheme(name: str, scheme: str) -> None:
     assert prediction.sqnr_db == pytest.approx(measured(x.astype(float), results), abs=NEAR)
     zeros = np.count_nonzero((results == 0) & (x != 0))
     assert prediction.underflowed == pytest.approx(zeros, rel=0.1, abs=20)
+
+
+CHOICES = [
+    (row.name, choice)
+    for row in schemes()
+    for choice in SCALES
+    if choice != "amax" and has_scales(choice, row)
+]
+
+
+@pytest.mark.parametrize(("scheme", "scales"), CHOICES)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_every_choice_of_scales(name: str, scheme: str, scales: Scales) -> None:
+    x = weight(name)
+    results = np.asarray(dequantize(quantize(x, scheme, scales=scales), "float32"))
+    prediction = castwise.survey(x).predict(scheme, scales=scales)
+    assert prediction.sqnr_db == pytest.approx(measured(x.astype(float), results), abs=NEAR)
+    zeros = np.count_nonzero((results == 0) & (x != 0))
+    assert prediction.underflowed == pytest.approx(zeros, rel=0.15, abs=50)
+
+
+def test_scales_go_with_schemes_that_have_the_choice() -> None:
+    surveyed = castwise.survey(array("normal"))
+    with pytest.raises(ValueError, match=r"^scales='best' goes with a scheme, not with .*bfloat16"):
+        surveyed.predict("bfloat16", scales="best")
+    with pytest.raises(ValueError, match=r"^scales='best' is not valid for fp8_channel, .* nvfp4"):
+        surveyed.predict("fp8_channel", scales="best")
 
 
 @pytest.mark.parametrize("scale", [1.0, 64.0, 2.0**-6, 0.3])

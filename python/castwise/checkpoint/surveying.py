@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport, cast, finfo
-from castwise._options import Recipe
+from castwise._options import Recipe, Scales
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -29,11 +29,11 @@ from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
-from castwise.quantization import Quantization, Scheme, schemes
+from castwise.quantization import Quantization, QuantizedArray, Scheme, schemes
 from castwise.quantization.arrays.comparison import compare_rows
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.registry import written_layout
-from castwise.quantization.producers.schemes import has_global_scale
+from castwise.quantization.producers.schemes import has_global_scale, has_scales
 from castwise.rendering import Rendered
 from castwise.rendering.exponents import Histogram, joint_axis
 from castwise.rendering.sheet import Exponents, Lines, Section, Sheet, Table
@@ -265,8 +265,9 @@ class SurveyedTensor:
 class Predictor:
     """Predicts what targets lose of tensors that were surveyed together, or measures it."""
 
-    def __init__(self, tensors: Sequence[SurveyedTensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Sequence[SurveyedTensor], scales: Scales = "amax") -> None:
+        # `scales` concerns the schemes that have such a choice.
+        self._tensors, self._scales = tensors, scales
         # Few elements are measured. Small tensors of a shape are quantized together.
         groups: dict[Any, list[tuple[int, NDArray[Any]]]] = {}
         self._large: list[int] = []
@@ -308,25 +309,32 @@ class Predictor:
     def _losses(self, target: str, recipe: Recipe | None) -> list[Prediction | CastReport]:
         scheme = _SCHEMES.get(target)
         is_whole = scheme is not None and _has_one_scale(scheme, recipe)
+        quantize: Callable[..., QuantizedArray] | None = None
+        scales: Scales = "amax"
+        if scheme is not None:
+            scales = self._scales if has_scales(self._scales, scheme) else "amax"
+            quantize = partial(
+                quantize_slab, scheme=scheme.name, recipe=recipe, scales=scales, threads=1
+            )
         losses: dict[int, Any] = {}
         for index in self._large:
             counts = self._tensors[index].counts
-            losses[index] = counts.predict(target, recipe=recipe)
+            losses[index] = counts.predict(target, recipe=recipe, scales=scales)
             is_final = not counts.count or (scheme is not None and index in self._specials)
             if not is_final and losses[index].sqnr_db is None:
                 amax = counts.amax if is_whole else None
-                losses[index] = self._measure(index, target, scheme, recipe, amax)
+                losses[index] = self._measure(index, target, quantize, amax)
         for indices, stack in self._stacks:
             reports: Iterable[Prediction | CastReport]
-            if scheme is None:
+            if quantize is None:
                 reports = [cast(x, target, report=True)[1] for x in stack]
             elif indices[0] in self._specials:  # no scheme holds them
                 reports = [self._tensors[n].counts.predict(target, recipe=recipe) for n in indices]
             elif is_whole:
-                reports = [_quantization_report(x, target, recipe) for x in stack]
+                reports = [_quantization_report(x, quantize) for x in stack]
             else:
                 x = stack if len(stack) > 1 else stack[0]
-                reports = compare_decoded(stack, quantize_slab(x, target, recipe=recipe, threads=1))
+                reports = compare_decoded(stack, quantize(x))
             losses |= zip(indices, reports, strict=True)
         return [losses[index] for index in range(len(self._tensors))]
 
@@ -334,15 +342,14 @@ class Predictor:
         self,
         index: int,
         target: str,
-        scheme: Scheme | None,
-        recipe: Recipe | None,
+        quantize: Callable[..., QuantizedArray] | None,
         amax: float | None,
     ) -> CastReport:
         """Measure what a target loses of a large tensor, piece by piece."""
         whole: Any = sum(
             cast(x, target, report=True)[1]
-            if scheme is None
-            else _quantization_report(x, target, recipe, amax)
+            if quantize is None
+            else _quantization_report(x, quantize, amax)
             for x in self._tensors[index].pieces()
         )
         report: CastReport = whole
@@ -350,10 +357,10 @@ class Predictor:
 
 
 def _quantization_report(
-    x: NDArray[Any], target: str, recipe: Recipe | None, amax: float | None = None
+    x: NDArray[Any], quantize: Callable[..., QuantizedArray], amax: float | None = None
 ) -> CastReport:
     """Quantize a matrix, or a stack of them, and measure what that loses."""
-    q = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
+    q = quantize(x, amax=amax)
     is_plain = x.ndim == MATRIX and x.dtype in _DECODED and x.flags.c_contiguous
     rows = compare_rows(x, q, "peer") if is_plain else None
     report = None if rows is None else rows.comparison.report

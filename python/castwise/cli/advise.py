@@ -18,6 +18,7 @@ from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 from castwise.quantization import consumers
+from castwise.quantization.producers.schemes import SCALES
 from castwise.text.parsed_files import parsed_file
 
 _ADVISE = """\
@@ -119,6 +120,13 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="whether embeddings and heads may get schemes (default: without --for, and for those "
         f"who load them so: {', '.join(row.name for row in consumers() if row.embeddings)})",
     )
+    choice.add_argument(
+        "--scales",
+        choices=SCALES,
+        default="amax",
+        help="which scale each block gets, as in castwise quantize: what schemes lose is predicted "
+        "with it (default: amax)",
+    )
     add_arguments(parser, "--architecture", "--threads")
     parser.add_argument(
         "-o",
@@ -160,6 +168,7 @@ def _advise(options: argparse.Namespace) -> int:
                 importance=options.importance,
                 ignore=options.ignore,
                 quantize_embeddings=_FLAGS.get(options.quantize_embeddings),
+                scales=options.scales,
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )

@@ -16,11 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._numbers import is_real
-from castwise._options import Overflow, Recipe, SchemeName
+from castwise._options import Overflow, Recipe, Scales, SchemeName
 from castwise.quantization import Scheme, schemes
+from castwise.quantization.producers.schemes import check_scales
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
+from castwise.surveys._densities import densities
 from castwise.surveys._responses import DEPTHS, Response, response, spread_points
+from castwise.surveys._searched_scales import loss_ratios
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields
 from castwise.text.plain import plain_fields
@@ -39,11 +42,7 @@ _WEIGHT_DTYPES = sorted(
     ),
     key=lambda row: row.mantissa_bits,
 )
-_NEWTON_STEPS = 8
 _MOST_EXPONENT = 1000
-_STEEPEST = 60.0
-"""A density falls by at most so many times e across a binade."""
-
 _LEAST_ELEMENTS = 100
 """Elements that carry the signal, at least: the noise of fewer is known to more than 1 dB."""
 
@@ -135,6 +134,7 @@ def predict(
     scale: float | None,
     overflow: Overflow,
     recipe: Recipe | None,
+    scales: Scales,
 ) -> Prediction:
     """Predict for a format or a scheme."""
     scheme = next((row for row in schemes() if row.name == target), None)
@@ -143,7 +143,10 @@ def predict(
             raise ValueError(
                 f"scale={scale!r} does not go with a scheme, which has its own scales."
             )
-        return _predict_scheme(magnitudes, blocks, scheme, recipe)
+        check_scales(scales, scheme)
+        return _predict_scheme(magnitudes, blocks, scheme, recipe, scales)
+    if scales != "amax":
+        raise ValueError(f"scales={scales!r} goes with a scheme, not with the format {target}.")
     if recipe is not None:
         raise ValueError(f"recipe={recipe!r} goes with a scheme, not with the format {target}.")
     if scale is not None and not is_real(scale):
@@ -168,25 +171,7 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
     else:
         points = low[:, None] + (high - low)[:, None] * spread_points(_POINTS)
         is_inside = np.ones_like(points, dtype=bool)
-    return points, _weights(points, is_inside, squares / counts)
-
-
-def _weights(points: _Column, is_inside: NDArray[np.bool_], mean_squares: _Column) -> _Column:
-    """Return weights of points, exponential in their distance, that have a mean of squares.
-
-    Tails of normal and of Laplace's distributions are like that within a binade.
-    """
-    squares, steps = np.square(points), points - points[:, :1]
-    rate = np.zeros((len(points), 1))
-    for _ in range(_NEWTON_STEPS):
-        weights = np.where(is_inside, np.exp(-rate * steps), 0)
-        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-        mean = (weights * squares).sum(axis=1, keepdims=True)
-        mean_step = (weights * steps).sum(axis=1, keepdims=True)
-        slope = (weights * squares * (steps - mean_step)).sum(axis=1, keepdims=True)
-        change = (mean - mean_squares[:, None]) / np.maximum(slope, 1e-9)
-        rate = np.clip(rate + np.clip(change, -8, 8), -_STEEPEST, _STEEPEST)
-    return weights
+    return points, densities(points, squares / counts, is_inside)
 
 
 def _predict_cast(
@@ -323,6 +308,7 @@ def _predict_scheme(
     blocks: Callable[[tuple[int, int]], Blocks],
     scheme: Scheme,
     recipe: Recipe | None,
+    scales: Scales,
 ) -> Prediction:
     top = int(magnitudes.exponents[-1]) if len(magnitudes.exponents) else 0
     dtype = _weight_dtype(magnitudes)
@@ -337,6 +323,17 @@ def _predict_scheme(
         and not any(_is_alike(table, responses) for table in tables)
     )
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
+    if is_known and scales != "amax":
+        noise_ratio, zero_ratio = loss_ratios(
+            tables,
+            magnitudes.largest,
+            magnitudes.elements,
+            scheme,
+            recipe=recipe,
+            scales=scales,
+            dtype=dtype,
+        )
+        noise, zeros = noise * noise_ratio, zeros * zero_ratio
     return Prediction(
         scheme.name,
         magnitudes.elements,

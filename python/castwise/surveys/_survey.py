@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from castwise import _core
 from castwise._numbers import is_integer
-from castwise._options import Overflow, Recipe
+from castwise._options import Overflow, Recipe, Scales
 from castwise.rendering import Rendered
 from castwise.rendering.exponents import FormatRange, Histogram
 from castwise.rendering.sheet import Exponents, Lines, Sheet, Table
@@ -133,6 +133,7 @@ class Survey(Rendered):
         scale: float | None = None,
         overflow: Overflow = "ieee",
         recipe: Recipe | None = None,
+        scales: Scales = "amax",
     ) -> Prediction:
         """Predict what a cast to a format, or a quantization by a scheme, loses.
 
@@ -157,6 +158,9 @@ class Survey(Rendered):
             For a format: as in `castwise.cast`; "raise" predicts as "ieee".
         recipe : str, optional
             For a scheme: as in `castwise.quantization.quantize`.
+        scales : {"amax", "best", "four_over_six"}
+            For a scheme: as in `castwise.quantization.quantize`. What a search of scales gains is
+            shown on blocks that are drawn with the maxima and the densities of these.
 
         Raises
         ------
@@ -184,6 +188,7 @@ class Survey(Rendered):
             scale=scale,
             overflow=overflow,
             recipe=recipe,
+            scales=scales,
         )
 
     def histogram(self) -> str:

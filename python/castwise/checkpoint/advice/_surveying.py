@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from castwise._options import Recipe
+from castwise._options import Recipe, Scales
 from castwise.arrays.dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._candidates import Candidates
@@ -28,10 +28,13 @@ class Surveyed:
 def survey_weights(
     source: Checkpoint,
     candidates: Candidates,
+    scales: Scales,
     threads: int,
     progress: Callable[[Progress], None] | None,
 ) -> dict[str, Surveyed]:
     """Survey the weights of a checkpoint, and predict what their candidates lose.
+
+    `scales` concerns the schemes that have such a choice.
 
     CheckpointError: a weight has infinite or NaN elements, which no scheme holds.
     """
@@ -49,7 +52,7 @@ def survey_weights(
                 )
             groups.setdefault(tuple(candidates.nbytes[name]), []).append(name)
         for targets, names in groups.items():
-            predictor = Predictor([batch[name] for name in names])
+            predictor = Predictor([batch[name] for name in names], scales)
             for target in targets:
                 if target == KEEP:
                     continue

@@ -21,6 +21,7 @@ from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.results.report import KeptTensors, kept_text
 from castwise.quantization import schemes
 from castwise.quantization.producers.consumers import find_consumer
+from castwise.quantization.producers.schemes import has_scales
 from castwise.rendering import Rendered
 from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
 from castwise.rendering.sheet import Exponents, Front, Lines, Sheet, Table
@@ -182,6 +183,8 @@ class Advice(Rendered):
     stays
         What gets no scheme whatever is chosen, by role and reason, with its share of the bytes of
         the checkpoint; the most bytes first.
+    scales
+        Which scale each block gets, as in `quantize_file`.
 
     """
 
@@ -197,6 +200,7 @@ class Advice(Rendered):
     front: Sequence[FrontPoint]
     consumer: str | None = None
     stays: Sequence[KeptTensors] = ()
+    scales: str = "amax"
 
     @property
     def bits(self) -> float:
@@ -230,6 +234,11 @@ class Advice(Rendered):
         form = None if self.consumer is None else find_consumer(self.consumer).form
         destination = "DST" if form is None else "QUANTIZED"
         first = f"castwise quantize {source} {destination} --map THIS --recipe {self.recipe}"
+        targets = {choice.target for choice in self.choices}
+        if self.scales != "amax" and any(
+            row.name in targets and has_scales(self.scales, row) for row in schemes()
+        ):
+            first += f" --scales {self.scales}"
         if self.consumer is not None:
             first += f" --for {self.consumer}"
         return (
@@ -343,6 +352,7 @@ class Advice(Rendered):
             "error": self.error,
             "gap": self.gap,
             "nbytes_gap": self.nbytes_gap,
+            **({} if self.scales == "amax" else {"scales": self.scales}),
             "choices": [choice.to_dict() for choice in self.choices],
             "stays": [stay.to_dict() for stay in self.stays],
             "front": [point._asdict() for point in self.front],

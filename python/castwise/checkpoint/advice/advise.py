@@ -18,7 +18,7 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise._numbers import is_real
-from castwise._options import SAFETENSORS, ConsumerName, PathArgument, WrittenRecipe
+from castwise._options import SAFETENSORS, ConsumerName, PathArgument, Scales, WrittenRecipe
 from castwise.arrays.dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._candidates import (
@@ -44,7 +44,7 @@ from castwise.checkpoint.planning.consumers_check import UnloadableError
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
 from castwise.checkpoint.planning.written_schemes import is_scheme
-from castwise.checkpoint.requests.quantize import checked_embeddings
+from castwise.checkpoint.requests.quantize import checked_embeddings, checked_scales
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
 from castwise.checkpoint.running.sizes import size_in_bytes
@@ -85,6 +85,7 @@ def advise(
     importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
     ignore: str | Sequence[str] = (),
     quantize_embeddings: bool | None = None,
+    scales: Scales = "amax",
     architecture: PathArgument | None = None,
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -138,6 +139,9 @@ def advise(
     quantize_embeddings
         Whether embeddings and heads may get schemes. None: where no consumer is named, and for
         consumers that load them so.
+    scales
+        Which scale each block gets, as in `quantize_file`: what candidates lose is predicted with
+        it, of those that have such a choice.
     architecture
         As in `quantize_file`.
     threads
@@ -185,13 +189,15 @@ def advise(
             embeddings=checked_embeddings(quantize_embeddings, consumer),
             architecture=checked_architecture(architecture),
         )
+        targets = dict.fromkeys(name for row in candidates.nbytes.values() for name in row)
+        checked_scales(scales, [*filter(is_scheme, targets)])
         if limits is not None and limits.consumer.form is not None:
             # Before weights are read, which takes longer.
             check_result(checkpoint, candidates, _any_schemes(candidates))
         weights = _importances(importance, candidates)
         weights |= dict.fromkeys(_ignored_weights(ignore, candidates), 0.0)
         weight_groups = _groups(groups, candidates)
-        surveys = survey_weights(checkpoint, candidates, workers, progress)
+        surveys = survey_weights(checkpoint, candidates, scales, workers, progress)
         size = _Size.of(checkpoint, candidates)
         statement_sizes = _StatementSizes(checkpoint, candidates, workers)
 
@@ -224,7 +230,7 @@ def advise(
             return advice
 
         advice = _first_loadable(loadable, candidates)
-        advice = replace(advice, stays=_stays(checkpoint, candidates))
+        advice = replace(advice, scales=scales, stays=_stays(checkpoint, candidates))
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
             f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "

@@ -25,7 +25,13 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
-from castwise.quantization.producers.schemes import SCALES, check_scales, find_scheme, has_scales
+from castwise.quantization.producers.schemes import (
+    SCALES,
+    check_scales,
+    find_scheme,
+    has_scales,
+    schemes,
+)
 from castwise.text.spelling import typed_values
 from castwise.text.wording import argument, function, given, is_for_command
 
@@ -97,7 +103,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         inputs=inputs,
         architecture=checked_architecture(request.architecture),
-        scales=_checked_scales(request.scales, names),
+        scales=checked_scales(request.scales, names),
     )
     for name in names:
         encode.encoding(name)
@@ -147,9 +153,9 @@ def _mapping(values: object) -> tuple[dict[str, Any], str]:
     return mapping_in(path), str(path)
 
 
-def _checked_scales(scales: object, names: Sequence[str]) -> str:
+def checked_scales(scales: object, names: Sequence[str]) -> str:
     """Return how scales are chosen, which some of the schemes must have."""
-    rows = [find_scheme(name) for name in names]
+    rows = [find_scheme(name) for name in names] or [*schemes()]
     able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
     check_scales(scales, able)
     return str(scales)
