@@ -62,7 +62,7 @@ from castwise.checkpoint.containers.interface import (
     Reader,
 )
 from castwise.checkpoint.files.source_files import SourceFile
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
@@ -209,7 +209,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         if info.format is None:
             raise CheckpointError(
                 f"{self.path}: dataset {name!r} holds raw bytes; say of which format "
-                f"({argument('assume')})"
+                + parenthesis("assume")
             )
         raw = np.empty(info.nbytes, np.uint8)
         elements_done = 0

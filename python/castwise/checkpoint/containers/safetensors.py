@@ -244,7 +244,7 @@ def check_codes(plans: Iterable[Planned], *, keeps: bool) -> None:
         raise CheckpointError(
             f"tensor {plan.info.name!r}: safetensors has {lack} for {name}, so they would take its "
             f"bytes for numbers; the nearest format it has is {_nearest_code(name)}; to write the "
-            f"bytes all the same, for castwise to read: {argument('as_bytes')}"
+            "bytes all the same, for castwise to read: " + argument("as_bytes")
         )
 
 

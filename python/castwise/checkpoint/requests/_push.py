@@ -53,8 +53,10 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
     """
     if run.keeps_shards:
         raise CheckpointError(
-            f"{argument('resumable')} and {argument('resume')} are for folders of this machine, "
-            f"and {destination} is not one"
+            argument("resumable")
+            + " and "
+            + argument("resume")
+            + f" are for folders of this machine, and {destination} is not one"
         )
     is_folder = request.max_shard_size is not None
     suffix = None if is_folder else _suffix(source, request.suffix)
@@ -99,7 +101,7 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise CheckpointError(
             f"{destination}: {reason or type(error).__name__}; the result is complete in {root}. "
-            f"{remedy}"
+            + remedy
         ) from error
     finally:
         if not is_unpushed:

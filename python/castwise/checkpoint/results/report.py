@@ -11,6 +11,7 @@ from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.text.brief import brief_fields, counted
+from castwise.text.wording import join
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
@@ -131,7 +132,7 @@ class KeptTensors:
         nouns = _ROLE_NAMES.get(self.role, "other tensors")
         noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
         share = f"{_percent(self.share)} of the bytes"
-        return f"{self.count:,} {noun}, {share}, {verb}: {self.reason}"
+        return f"{self.count:,} {noun}, {share}, {verb}: " + self.reason
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -177,7 +178,7 @@ def kept_text(groups: Sequence[KeptTensors]) -> str:
     share = sum(tensors.share for tensors in groups if tensors.share < _SMALL_SHARE)
     text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
     others = [text] if rest else []
-    return "; ".join([*map(str, large), *others])
+    return join("; ", [*map(str, large), *others])
 
 
 LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")

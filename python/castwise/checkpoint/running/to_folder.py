@@ -49,7 +49,7 @@ from castwise.checkpoint.running.other_files import OtherFiles, check_length
 from castwise.checkpoint.running.output_options import OutputOptions
 from castwise.checkpoint.running.to_file import check_container, refuse_patterns
 from castwise.quantization.producers.stated import CONFIG
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ToFolder:
         patterns = output.patterns
         if output.resumable and is_remote(destination):
             raise CheckpointError(
-                f"{argument('resumable')} and {argument('resume')} are for folders of "
+                argument("resumable") + " and " + argument("resume") + " are for folders of "
                 f"this machine, not {destination}; leave "
                 "them out"
             )
@@ -322,7 +322,7 @@ class ToFolder:
         if not self._output.overwrite:
             raise CheckpointError(
                 f"{destination} is there; choose another name, or allow the whole folder to be "
-                f"replaced ({argument('overwrite', True)})"
+                "replaced " + parenthesis("overwrite", True)
             )
 
     def _is_alike(self, folder: Path) -> bool:
