@@ -239,7 +239,7 @@ class Hdf5Writer(PlacedWriter):
         begin: int = 0,
     ) -> None:
         self._file = file
-        self._source = source if isinstance(source, Hdf5Reader) else None
+        self._source: Hdf5Reader | None = source if isinstance(source, Hdf5Reader) else None
         self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
         self._begin = begin
@@ -335,10 +335,6 @@ class Hdf5Writer(PlacedWriter):
                 "bfloat16, or write .safetensors"
             )
         return dtype.newbyteorder("<")
-
-    def keeps(self, name: str) -> bool:
-        """Return True if the source's bytes are wanted as they are."""
-        return self.planned[name].target is None and self._source is not None
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
