@@ -33,7 +33,7 @@ from castwise.checkpoint.running._output_files import (
 )
 from castwise.checkpoint.running._sharding import one_file
 from castwise.checkpoint.running.other_files import Patterns
-from castwise.checkpoint.running.output_options import OutputOptions
+from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions
 from castwise.text.wording import argument, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
@@ -75,9 +75,8 @@ class ToFile:
         if output.resumable:
             name = destination if source.is_folder else source.path
             raise CheckpointError(
-                argument("resumable") + " and " + argument("resume") + " are for folders of "
-                f"shards, and {name} is a file, "
-                "which is cast as a whole; leave them out"
+                ONLY_FOLDERS
+                + f"shards, and {name} is a file, which is cast as a whole; leave them out"
             )
         if source.is_folder:
             output.patterns.refuse("include", f"{destination} is one file, for tensors alone")

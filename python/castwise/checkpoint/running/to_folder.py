@@ -46,7 +46,7 @@ from castwise.checkpoint.running.ledger import (
     shards_by_size,
 )
 from castwise.checkpoint.running.other_files import OtherFiles, check_length
-from castwise.checkpoint.running.output_options import OutputOptions
+from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions
 from castwise.checkpoint.running.to_file import check_container, refuse_patterns
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.wording import argument, parenthesis
@@ -67,11 +67,7 @@ class ToFolder:
         self._output = output
         patterns = output.patterns
         if output.resumable and is_remote(destination):
-            raise CheckpointError(
-                argument("resumable") + " and " + argument("resume") + " are for folders of "
-                f"this machine, not {destination}; leave "
-                "them out"
-            )
+            raise CheckpointError(ONLY_FOLDERS + f"this machine, not {destination}; leave them out")
         self.judge: Judge = judge_nothing
         self._other_files: OtherFiles | None = None
         self._configs: dict[str, Config] = {}
