@@ -11,6 +11,7 @@ from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.text.brief import brief_fields, counted
+from castwise.text.plain import plain_fields
 from castwise.text.wording import join
 
 SCHEMA = 1
@@ -93,12 +94,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "tensor": self.tensor,
-            "count": self.count,
-            "shard": self.shard,
-        }
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ class KeptTensors:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return plain_fields(self)
 
 
 _ROLE_NAMES = {
