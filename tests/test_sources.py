@@ -46,6 +46,9 @@ LATER = ("import_module", "on_demand", "Container")
 """What is called with the names of modules, or of classes in them, that are imported when they are
 needed."""
 
+WORDINGS = ("argument", "function", "join", "parenthesis", "quote", "setting")
+"""What returns words of a function and of the command; an f-string drops the second."""
+
 
 class Source:
     """What the rules ask of a Python source, without its tree, which takes much memory."""
@@ -60,6 +63,7 @@ class Source:
         self.strings: set[str] = set()  # but not docstrings
         imports: set[str] = set()  # also in functions, for types only, and by name
         uses: set[str] = set()
+        self.half_wordings: list[str] = []  # arguments in f-strings
         statements: set[ast.expr] = set()
         for node in ast.walk(ast.parse(text)):
             match node:
@@ -74,6 +78,8 @@ class Source:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in LATER:
                     constants = (each for each in ast.walk(node) if isinstance(each, ast.Constant))
                     imports |= {str(each.value).partition(":")[0] for each in constants}
+                case ast.FormattedValue(value=ast.Call(func=ast.Name(id=name))) if name in WORDINGS:
+                    self.half_wordings.append(f"{name}, line {node.lineno}")
                 case ast.arg(arg=name, annotation=annotation):
                     self.bindings.append((name, node.lineno))
                     self.annotations += [ast.unparse(annotation)] if annotation else []
@@ -360,6 +366,14 @@ def test_no_two_classes_have_one_name() -> None:
     }
     assert {name: lines for name, lines in repeated.items() if name not in mirrored} == {}
     assert mirrored == MIRRORED.keys(), "a name is mirrored no longer"
+
+
+def test_no_text_drops_the_words_of_the_command() -> None:
+    assert [
+        (place(path), *halves) for path in SOURCES if (halves := source(path).half_wordings)
+    ] == []
+    assert Source("f'give {argument(name)}'").half_wordings == ["argument, line 1"]
+    assert Source("'give ' + argument(name) + f'{quote}'").half_wordings == []
 
 
 @pytest.mark.parametrize(

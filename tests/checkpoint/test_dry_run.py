@@ -14,6 +14,7 @@ import pytest
 from castwise import checkpoint
 from castwise.cli import main
 from checkpoint_samples import floats, safetensors_file, write_sharded
+from support import log_of_command
 
 MAP = {"default": "bfloat16", "norm": "keep", "ids": "uint8"}
 
@@ -273,7 +274,7 @@ def test_on_the_command_line(
     assert plan["left_out"] == []
     assert {row["name"]: row["pattern"] for row in plan["tensors"]}["norm"] == "norm"
     assert main([*arguments, "--exclude", "*.safetensor"]) == 0
-    assert "--exclude *.safetensor matches nothing" in caplog.text
+    assert "--exclude *.safetensor matches nothing" in log_of_command(caplog)
     assert main([*arguments, "--report", str(out)]) == 2
     assert "--report is of a conversion, and --dry-run makes none" in capsys.readouterr().err
     assert state(source.parent) == before

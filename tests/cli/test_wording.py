@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.text import wording
+from castwise.rendering.sheet import Table
+from castwise.text.wording import argument, for_command, join, parenthesis, quote
 from checkpoint_samples import floats, write_sharded
+from support import log_of_command
 from support import run_castwise as run
 
 WEIGHT = "model.layers.0.self_attn.q_proj.weight"
@@ -95,7 +100,8 @@ def test_no_words_of_python(
         source = f"{source}.safetensors"
         target = target if target in {"m", "new"} else f"{target}.safetensors"
     code = 0 if "matches nothing" in said or "unused" in said else 2
-    text = run(command, source, target, *options, code=code).stderr + caplog.text
+    text = run(command, source, target, *options, code=code).stderr
+    text += log_of_command(caplog)
     assert said in text
     assert PYTHON.search(text) is None
 
@@ -119,7 +125,36 @@ def test_python_keeps_its_words(tmp_path: Path) -> None:
         with pytest.raises(checkpoint.CheckpointError, match=r"\(overwrite=True\)$"):
             checkpoint.cast_file(path, path, "bfloat16")
         run("cast", path, path, "--dtype", "bf16", code=2)
-    with wording.worded_for_command("cast"):
-        assert wording.argument("max_shard_size", "5GB") == "--max-shard-size 5GB"
-    assert wording.argument("max_shard_size") == "max_shard_size"
-    assert wording.quote(r"a\.b") == r"'a\\.b'"
+
+
+def test_sums_keep_both_texts() -> None:
+    size, key = argument("max_shard_size", "5GB"), quote(r"a\.b")
+    text = "key " + key + ": give " + join(" and ", [size, parenthesis("part")]) + " too"
+    assert text == r"key 'a\\.b': give max_shard_size='5GB' and (part) too"
+    assert for_command(text) == r"key 'a\.b': give --max-shard-size 5GB and (--part) too"
+    assert for_command("no argument") == "no argument"
+
+
+def test_an_error_keeps_both_texts_in_another_process() -> None:
+    error = checkpoint.CheckpointError("there is one " + parenthesis("overwrite", True))
+    error.__cause__ = OSError("the reason")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (type(copy), str(copy)) == (type(error), "there is one (overwrite=True)")
+    assert for_command(str(copy)) == "there is one (--overwrite)"
+
+
+def test_words_of_a_thread_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, {"w": floats(3)})
+
+    def refuse() -> None:
+        with pytest.raises(checkpoint.CheckpointError, match=r"\(overwrite=True\)$"):
+            checkpoint.cast_file(path, path, "bfloat16")
+
+    def refuse_in_thread(rows: Sequence[object]) -> Table:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(refuse).result()
+        return Table.of(("rows",), [(str(len(rows)),)])
+
+    monkeypatch.setattr("castwise.cli.formats._table", refuse_in_thread)
+    assert run("formats").stdout.startswith("rows")

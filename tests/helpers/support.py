@@ -10,7 +10,8 @@ from typing import Any
 
 import castwise
 import numpy as np
-from castwise.cli import main
+import pytest
+from castwise.cli import PrintableFormatter, main
 from oracle import FORMATS, Array, Format
 
 LEVELS: tuple[str, ...] = castwise.cpu_levels()
@@ -48,6 +49,11 @@ def codes_of(array: Array, row: Format) -> Array:
     contiguous = np.ascontiguousarray(array)
     codes = contiguous[..., np.newaxis].view(row.codes) if row.part else contiguous.view(row.codes)
     return codes.reshape(array.shape + ((2,) if row.part else ()))
+
+
+def log_of_command(caplog: pytest.LogCaptureFixture) -> str:
+    """Return what a command logged, as its own handler prints it."""
+    return "\n".join(map(PrintableFormatter().format, caplog.records))
 
 
 def run_castwise(*arguments: Any, code: int = 0) -> CompletedProcess[str]:

@@ -14,6 +14,7 @@ from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import assert_same, floats
 from producer_models import LAYOUTS, RECORDED, Model, recorded, write_zeros
+from support import log_of_command
 
 KEY = "quantization_config"
 MODEL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16"}
@@ -66,7 +67,7 @@ def test_dequantize_removes_a_stale_statement(
     assert not (tmp_path / "no").exists()
     assert main(["cast", str(source), str(tmp_path / "cast"), "--dtype", "float16"]) == 0
     assert f"{method} stays" in caplog.text
-    assert "castwise dequantize removes that" in caplog.text
+    assert "castwise dequantize removes that" in log_of_command(caplog)
     assert checkpoint.inspect(tmp_path / "cast").quantization is not None
 
     assert main(["dequantize", str(source), str(out)]) == 0
@@ -93,7 +94,7 @@ def test_commands_that_write_nothing(
     config, files, method = case
     source, plain = write(tmp_path / "in", config, files), write(tmp_path / "plain", {}, {})
     assert main(["survey", str(source), "--targets", "float16"]) == 0
-    assert f"{method} states: castwise dequantize removes that" in caplog.text
+    assert f"{method} states: castwise dequantize removes that" in log_of_command(caplog)
     surveyed = checkpoint.survey_file(source, ["float16"])
     assert surveyed.tensors == checkpoint.survey_file(plain, ["float16"]).tensors
     capsys.readouterr()

@@ -18,16 +18,7 @@ class ReplacedFunction:
     first would not reach those who imported the first one before, and would stay with those who
     import it meanwhile. So the function object stays, and its ``__code__`` is exchanged.
 
-    Attributes
-    ----------
-    original
-        A copy of the function with its original code.
-
-    Raises
-    ------
-    TypeError
-        `function` is not a function written in Python.
-
+    TypeError: `function` is not a function written in Python.
     """
 
     def __init__(self, function: Any, hook: Callable[..., Any]) -> None:
@@ -36,6 +27,7 @@ class ReplacedFunction:
             raise TypeError(f"function={function!r} is not a function written in Python")
         self._code = function.__code__
         self._defaults = function.__defaults__, function.__kwdefaults__
+        # A copy of the function with its original code.
         self.original = FunctionType(
             self._code,
             function.__globals__,

@@ -32,7 +32,7 @@ from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief, counted, listed
 from castwise.text.parsed_files import parsed_mapping, text_in
 from castwise.text.spelling import suggestion, typed_values
-from castwise.text.wording import about, argument, quote
+from castwise.text.wording import about, argument, of_core, quote
 
 KEEP = "keep"
 """The target of arrays that are not cast."""
@@ -117,7 +117,7 @@ class DtypeMap(Rendered):
             try:
                 keys.insert(key, _policy_target(value, role))
             except ValueError as error:
-                raise ValueError(about(f"key {quote(key)}", error)) from error
+                raise ValueError(about("key " + quote(key), error)) from error
         default = _policy_target(policy.default_policy, role)
         return cls(default, keys, "policy map", **_OF_POLICY)
 
@@ -131,7 +131,7 @@ class DtypeMap(Rendered):
         if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
             if isinstance(policy, os.PathLike) or (path is not None and path.exists()):
                 raise ValueError(
-                    f"{argument('policy', str(policy))}: a file with a policy is a .json file"
+                    argument("policy", str(policy)) + ": a file with a policy is a .json file"
                 )
             return cls.of(get(policy), role)
         text = text_in(path)
@@ -159,7 +159,7 @@ class DtypeMap(Rendered):
                 raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
             if isinstance(value, Mapping):
                 raise TypeError(
-                    f"{origin}: key {quote(key)} holds a table, not a format; "
+                    f"{origin}: key " + quote(key) + " holds a table, not a format; "
                     "in TOML, put a pattern with dots in quotes"
                 )
             try:
@@ -167,19 +167,19 @@ class DtypeMap(Rendered):
             except TypeError as error:
                 likely = suggestion(value, [KEEP]).rstrip().capitalize()
                 reason = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
-                raise TypeError(f"{origin}: key {quote(key)}: {reason}") from error
+                raise TypeError(f"{origin}: key " + quote(key) + ": " + of_core(reason)) from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
                 raise ValueError(
-                    f"{origin}: key {quote(key)}: did you mean {DEFAULT!r}? "
+                    f"{origin}: key " + quote(key) + f": did you mean {DEFAULT!r}? "
                     f"For an array of that name, write '({key})'"
                 )
             else:
                 try:
                     keys.insert(key, target)
                 except ValueError as error:
-                    raise ValueError(about(f"{origin}: key {quote(key)}", error)) from error
+                    raise ValueError(about(f"{origin}: key " + quote(key), error)) from error
         return cls(default, keys, origin, has_default=DEFAULT in mapping)
 
     @classmethod
@@ -197,8 +197,9 @@ class DtypeMap(Rendered):
         """
         if self.has_default:
             raise ValueError(
-                f"{self.origin} has a {DEFAULT!r}, and {argument('dtype', dtype)} is another; "
-                "leave one out"
+                f"{self.origin} has a {DEFAULT!r}, and "
+                + argument("dtype", dtype)
+                + " is another; leave one out"
             )
         target = _target(dtype, _ROLES[0])
         return replace(self, default=target, default_by=DTYPE, has_default=True)
@@ -303,7 +304,7 @@ def _target(value: Any, role: str) -> str | None:  # noqa: ANN401  (of any libra
 def _policy_target(policy: Any, role: str) -> str | None:  # noqa: ANN401  (of any library)
     if getattr(policy, "quantization_mode", None) is not None:
         raise ValueError(
-            f"{argument('policy', policy.name)} quantizes, which a cast does not; give its source, "
+            argument("policy", policy.name) + " quantizes, which a cast does not; give its source, "
             f"{plain_name(policy)!r}, or a dtype"
         )
     dtype = getattr(policy, f"{role}_dtype")
@@ -311,5 +312,7 @@ def _policy_target(policy: Any, role: str) -> str | None:  # noqa: ANN401  (of a
         return _target(dtype, role)
     except TypeError as error:
         raise ValueError(
-            f"{argument('policy', policy.name)} is not for arrays of numbers: {error}"
+            argument("policy", policy.name)
+            + " is not for arrays of numbers: "
+            + of_core(str(error))
         ) from error

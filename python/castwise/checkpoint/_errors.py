@@ -2,10 +2,15 @@
 
 from collections.abc import Sequence
 
+from castwise.text.wording import join, parenthesis
+
 _MAX_LISTED = 8
 
 FETCH = "fetch the file again"
 """The remedy for a file that is cut off or damaged."""
+
+LEAVE = "leave it as it is " + parenthesis("ignore")
+"""The remedy for what is better not quantized."""
 
 
 class CheckpointError(ValueError):
@@ -19,4 +24,4 @@ class CheckpointError(ValueError):
 def join_names(names: Sequence[str]) -> str:
     """Write names in a row: the first ones, and how many more there are."""
     more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+    return join(", ", names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from castwise._core import FormatInfo, finfo
 from castwise.checkpoint._errors import CheckpointError
 from castwise.text.spelling import typed_format
-from castwise.text.wording import argument
+from castwise.text.wording import argument, of_core
 
 # Kind of a tensor that may well hold numbers, but in a format that the file does not tell.
 UNKNOWN = "unknown"
@@ -197,7 +197,7 @@ def _check_format(value: object, subject: str) -> None:
     try:
         format_info(dtype)
     except TypeError as error:
-        raise TypeError(f"{subject}: {error}") from error
+        raise TypeError(subject + ": " + of_core(str(error))) from error
 
 
 def _check_text(text: object, subject: str, *values: object) -> None:

@@ -12,7 +12,7 @@ from castwise._core import PolicyMap
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.text.spelling import format_hint, suggestion
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 _FILE = Path(__file__).with_name("maps.toml")
@@ -56,9 +56,9 @@ def named_map(name: str) -> DtypeMap:
     family = _families().get(name)
     if family is None:
         hint = format_hint(name)
-        remedy = f"{hint}which a dtype ({argument('dtype')}) is; " if hint else ""
+        remedy = f"{hint}which a dtype " + parenthesis("dtype") + " is; " if hint else ""
         raise CheckpointError(
-            f"there is no map {name!r}; {remedy}{suggestion(name, map_names())}castwise has "
+            f"there is no map {name!r}; " + remedy + f"{suggestion(name, map_names())}castwise has "
             f"{', '.join(map_names())}; the name of a file ends with .toml or .json"
         )
     keys = PolicyMap("fullmatch", "first")  # all keep, so it does not matter which one matches
@@ -78,8 +78,11 @@ def refuse_map_name(name: str, value: object) -> None:
     """Refuse the name of a map as the value of another argument."""
     if isinstance(value, str) and value in map_names():
         raise CheckpointError(
-            f"{argument(name, value)} is a map that says what to keep; give it as "
-            f"{argument('dtype_map')}, beside {argument('dtype')}"
+            argument(name, value)
+            + " is a map that says what to keep; give it as "
+            + argument("dtype_map")
+            + ", beside "
+            + argument("dtype")
         )
 
 

@@ -29,7 +29,7 @@ from castwise.checkpoint._tensors import (
     may_be_float,
 )
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, given
+from castwise.text.wording import argument, parenthesis, setting
 
 _STOCHASTIC = "stochastic"
 
@@ -57,8 +57,10 @@ class CastOptions:
                 name, usual = field.name, field.default
                 if name in DECIDED and options.get(name, usual) != usual:
                     raise ValueError(
-                        f"{argument(name, options[name])} does not go with "
-                        f"{argument('like', like)}, which decides it; give one"
+                        argument(name, options[name])
+                        + " does not go with "
+                        + argument("like", like)
+                        + ", which decides it; give one"
                     )
         if options.get("rounding") == _STOCHASTIC and options.get("seed") is None:
             options["seed"] = int.from_bytes(os.urandom(8))
@@ -112,8 +114,12 @@ def _options_like(like: str, name: str, source: str, target: str) -> dict[str, A
     else:
         return recipe.options
     raise CheckpointError(
-        f"{given('like', like)}: {name!r}: {reason}; files are cast by one rounding, so keep it by "
-        f"a map ({argument('dtype_map')}), or leave {argument('like')} out"
+        setting("like", like)
+        + f": {name!r}: {reason}; files are cast by one rounding, so keep it by a map "
+        + parenthesis("dtype_map")
+        + ", or leave "
+        + argument("like")
+        + " out"
     )
 
 
@@ -159,11 +165,12 @@ def _plan_one(info: TensorInfo, dtypes: DtypeMap, prefix: str) -> Planned:
 def _check(info: TensorInfo, target: str, reason: str) -> None:
     if info.kind == UNKNOWN:
         is_raw = info.stored.lstrip("<>|").startswith("V")  # as numpy saves what it does not know
-        remedy = f"say what it is ({argument('assume')}), or " if is_raw else ""
+        remedy = "say what it is " + parenthesis("assume") + ", or " if is_raw else ""
         raise CheckpointError(
             f"tensor {info.name!r} is stored as {info.stored}, a format that the file does not "
-            f"tell or castwise cannot unpack, so {reason} cannot make it {target}; {remedy}"
-            "map its name to 'keep'"
+            f"tell or castwise cannot unpack, so {reason} cannot make it {target}; "
+            + remedy
+            + "map its name to 'keep'"
         )
     if info.kind == OTHER:
         raise CheckpointError(

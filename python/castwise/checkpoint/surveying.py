@@ -41,7 +41,7 @@ from castwise.rendering.words import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
 from castwise.text.spelling import suggestion
-from castwise.text.wording import function, given
+from castwise.text.wording import function, setting
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -518,9 +518,9 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
     if targets is None:
         return default_targets()
     if isinstance(targets, str):
-        raise TypeError(f"{given('targets', targets)} is a text; give a list of names")
+        raise TypeError(setting("targets", targets) + " is a text; give a list of names")
     if not isinstance(targets, Iterable):
-        raise TypeError(f"{given('targets', targets)} is not a list of names")
+        raise TypeError(setting("targets", targets) + " is not a list of names")
     names: list[str] = []
     for target in targets:
         if target in scheme_names():
@@ -531,12 +531,12 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
         except (TypeError, ValueError):
             all_names = [*scheme_names(), *FORMATS]
             raise CheckpointError(
-                f"{given('targets', target)} is neither a format nor a scheme; "
+                setting("targets", target) + " is neither a format nor a scheme; "
                 f"{suggestion(str(target), all_names)}castwise formats lists the formats, and "
                 f"schemes are {', '.join(scheme_names())}"
             ) from None
     if not names:
-        raise ValueError(f"{given('targets', targets)} is empty; name a format or a scheme")
+        raise ValueError(setting("targets", targets) + " is empty; name a format or a scheme")
     return tuple(dict.fromkeys(names))
 
 

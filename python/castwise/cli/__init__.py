@@ -17,20 +17,23 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import NoReturn
 
-from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say
+from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say, worded
 from castwise.cli._parser import parse_arguments
 from castwise.environment.variables import ERRORS
 from castwise.rendering.words import printable
-from castwise.text.wording import of_core, worded_for_command
+from castwise.text.wording import for_command, of_core
 
 # Characters of an error, at most: names and values in it may be as long as a file makes them.
 _LONGEST = 4000
 
 # Collections of young objects from one of all objects to the next.
 _FULL_COLLECTIONS = 1000
+
+_HUB_VERBOSITY = "HF_HUB_VERBOSITY"
 
 _formatted_warning = warnings.formatwarning
 
@@ -39,20 +42,19 @@ _CLOSED = "standard output is closed; to discard what is printed, send it to /de
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    with worded_for_command("castwise"):
-        _prepare(is_process=arguments is None)
-        try:
-            words = sys.argv[1:] if arguments is None else arguments
-            options = parse_arguments(words)
-            if sys.stdout is None:
-                raise OSError(_CLOSED)  # noqa: TRY301
-            if ERRORS:
-                raise ValueError(" ".join(ERRORS))  # noqa: TRY301
-            options.command_line = shlex.join(words)
-            code: int = options.run(options)
-            sys.stdout.flush()
-        except (KeyboardInterrupt, Exception) as error:
-            code = _code_of(error)
+    _prepare(is_process=arguments is None)
+    try:
+        words = sys.argv[1:] if arguments is None else arguments
+        options = parse_arguments(words)
+        if sys.stdout is None:
+            raise OSError(_CLOSED)  # noqa: TRY301
+        if ERRORS:
+            raise ValueError(" ".join(ERRORS))  # noqa: TRY301
+        options.command_line = shlex.join(words)
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, Exception) as error:
+        code = _code_of(error)
     if arguments is None:
         # The process ends: a last search of all objects for cycles took a tenth of its time.
         gc.freeze()
@@ -66,6 +68,7 @@ def _prepare(*, is_process: bool) -> None:
     # A program that calls `main` with arguments of its own keeps its settings.
     if is_process:
         gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTIONS)
+        os.environ.setdefault(_HUB_VERBOSITY, "error")  # its library prints each attempt
     if sys.stderr is None:  # closed; print would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     for stream in (sys.stdout, sys.stderr):
@@ -74,7 +77,7 @@ def _prepare(*, is_process: bool) -> None:
     handler = logging.StreamHandler()
     # What fails is said in one line, which the libraries of stores would surround by their own.
     handler.addFilter(logging.Filter("castwise"))
-    handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
+    handler.setFormatter(PrintableFormatter("castwise: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     warnings.formatwarning = _warning_line
     with suppress(ValueError):  # not the main thread
@@ -112,11 +115,13 @@ def _report_failure(message: str) -> int:
     return ERROR
 
 
-class _PrintableFormatter(logging.Formatter):
+class PrintableFormatter(logging.Formatter):
     """Escapes control characters: what is logged quotes files that nobody trusts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one printable line."""
+        """Format a record as one printable line, as the command words it."""
+        record = copy(record)
+        record.args = worded(record.args)
         return printable(super().format(record))
 
 
@@ -129,7 +134,7 @@ def _warning_line(
 ) -> str:
     """Format a warning to users as what is logged; others say where in which source they are."""
     if category is UserWarning:
-        return f"castwise: warning: {printable(str(message))}\n"
+        return f"castwise: warning: {printable(for_command(str(message)))}\n"
     return _formatted_warning(message, category, filename, lineno, line)
 
 
@@ -142,13 +147,14 @@ def _terminate(number: int, frame: object) -> NoReturn:
 def _message(error: BaseException) -> str:
     """Return what an error says, with the name of the file that it is about."""
     if not isinstance(error, OSError) or not error.strerror:
-        return of_core(str(error)) or type(error).__name__
+        return for_command(of_core(str(error))) or type(error).__name__
     name, missing = error.filename, isinstance(error, FileNotFoundError)
+    reason = for_command(error.strerror)
     if not name:
         gone = "; the folder that castwise runs in is gone, so change to another"
-        return f"{error.strerror}{gone if missing else ''}"
-    text = f"{name}: {error.strerror}"
-    has_remedy = "; " in error.strerror or "://" in str(name)
+        return f"{reason}{gone if missing else ''}"
+    text = f"{name}: {reason}"
+    has_remedy = "; " in reason or "://" in str(name)
     if missing and not has_remedy and not (folder := Path(str(name)).parent).is_dir():
         text += f"; there is no folder {folder}"
     return text

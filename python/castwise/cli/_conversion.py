@@ -37,7 +37,7 @@ def warn_of_unused(summary: CastSummary, options: argparse.Namespace) -> None:
     """Report the keys of a map, or of a policy, that had no effect."""
     origin = getattr(options, "dtype_map", None) or getattr(options, "policy", None)
     for line in unused_lines(summary.unused_patterns):
-        say(f"warning: {origin}: {line}")
+        say(f"warning: {origin}: " + line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

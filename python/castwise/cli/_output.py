@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TextIO
 
 from castwise.rendering.exponents import BARS
-from castwise.rendering.sheet import Sheet
+from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import text_lines
 from castwise.rendering.words import printable
+from castwise.text.wording import for_command
 
 # Shells report 128 and the number of a signal: SIGINT is 2, SIGPIPE 13.
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -49,25 +51,42 @@ def say(text: str) -> None:
     Where that is full, or nobody reads it, the exit code still tells how the command ended.
     """
     try:
-        print(f"castwise: {printable(text)}", file=sys.stderr)
+        print(f"castwise: {printable(for_command(text))}", file=sys.stderr)
     except (OSError, ValueError):
         abandon_output(sys.stderr)
 
 
 def reason_of(error: Exception) -> str:
     """Return what an error says, without the file that it is about."""
-    return str(getattr(error, "strerror", None) or error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def json_text(value: object) -> str:
     """Make strict JSON, which has neither infinities nor NaN."""
-    return json.dumps(value, indent=2, allow_nan=False)
+    return json.dumps(worded(value), indent=2, allow_nan=False)
+
+
+def worded(value: Any) -> Any:  # noqa: ANN401  (of any kind)
+    """Return plain values with the texts of the command."""
+    if isinstance(value, dict):
+        return {key: worded(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(map(worded, value))
+    return for_command(value) if isinstance(value, str) else value
+
+
+def worded_sheet(sheet: Sheet) -> Sheet:
+    """Return a sheet with the lines of the command."""
+    return [
+        replace(part, texts=[*map(for_command, part.texts)]) if isinstance(part, Lines) else part
+        for part in sheet
+    ]
 
 
 def show(lines: Iterable[str]) -> None:
     """Print lines to standard output, each of them printable."""
     for text in lines:
-        for line in text.split("\n"):
+        for line in for_command(text).split("\n"):
             print(printable(line))
 
 
@@ -80,7 +99,9 @@ def show_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
     stream, top = sys.stdout, getattr(options, "top", None)
     width, color = _columns() or terminal_columns(stream), takes_color(stream, options.color)
     in_ascii = not _writes_bars(stream)
-    lines = text_lines(sheet, width=width, longest=_CELL_CHARACTERS, top=top, color=color)
+    lines = text_lines(
+        worded_sheet(sheet), width=width, longest=_CELL_CHARACTERS, top=top, color=color
+    )
     for line in lines:
         print(line.translate(_ASCII_BARS) if in_ascii else line)
 

@@ -18,8 +18,9 @@ import castwise
 from castwise import checkpoint
 from castwise.checkpoint.files.paths import real_path
 from castwise.checkpoint.files.replacing import check_own_start, replacing_file
-from castwise.cli._output import abandon_output, reason_of
+from castwise.cli._output import abandon_output, reason_of, worded_sheet
 from castwise.rendering.sheet import PAGE_START, Lines, Sheet
+from castwise.text.wording import join
 
 # How the files begin, by their option; no other file is replaced.
 _STARTS = {
@@ -65,7 +66,7 @@ def pending_file(
     except Exception as error:
         if not is_done:
             raise
-        failures.append(f"{_NOUNS[name]} {path}: {reason_of(error)}")
+        failures.append(f"{_NOUNS[name]} {path}: " + reason_of(error))
 
 
 def show_and_check(show: Callable[[], None], failures: list[str], destination: str | None) -> None:
@@ -89,12 +90,12 @@ def show_and_check(show: Callable[[], None], failures: list[str], destination: s
         if destination is None and not failures:
             raise
         abandon_output()
-        failures.append(f"standard output: {reason_of(error)}")
+        failures.append("standard output: " + reason_of(error))
     if failures:
         beginning = (
             "could not write" if destination is None else f"{destination} was written, but not"
         )
-        raise checkpoint.CheckpointError(f"{beginning} {'; nor '.join(failures)}")
+        raise checkpoint.CheckpointError(f"{beginning} " + join("; nor ", failures))
 
 
 @contextmanager
@@ -109,7 +110,7 @@ def _open_file(options: argparse.Namespace, name: str, path: Path) -> Iterator[B
     except checkpoint.CheckpointError as error:
         if is_open:
             raise
-        raise checkpoint.CheckpointError(f"--{name}: {error}") from error
+        raise checkpoint.CheckpointError(f"--{name}: " + str(error)) from error
 
 
 def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
@@ -117,7 +118,7 @@ def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
     from castwise.rendering.html import page_lines  # noqa: PLC0415  (3 milliseconds)
 
     version = Lines((f"by castwise {castwise.__version__}",))
-    return page_lines(f"castwise {options.command_line}", [version, *sheet])
+    return page_lines(f"castwise {options.command_line}", [version, *worded_sheet(sheet)])
 
 
 def _check(options: argparse.Namespace, name: str, path: Path) -> None:

@@ -385,12 +385,12 @@ class _ArchitectureTable:
         try:
             text = path.read_text("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is no text in UTF-8: {_remedy(path)}") from error
+            raise ValueError(f"{path} is no text in UTF-8: " + _remedy(path)) from error
         head, *blocks = text.strip("\n").split("\n\n")
         if head.partition("\n")[0] != _FIRST_LINE:
-            raise ValueError(f"{path} does not begin with {_FIRST_LINE!r}: {_remedy(path)}")
+            raise ValueError(f"{path} does not begin with {_FIRST_LINE!r}: " + _remedy(path))
         if not blocks:
-            raise ValueError(f"{path} has no index of classes as its last part: {_remedy(path)}")
+            raise ValueError(f"{path} has no index of classes as its last part: " + _remedy(path))
         return cls(path, blocks)
 
     def entries(
@@ -515,7 +515,7 @@ class _ArchitectureTable:
     def _block(self, number: str) -> str:
         if not number.isdecimal() or int(number) >= len(self._blocks) - 1:
             raise ValueError(
-                f"{self._path} names a block {number!r} that it has not: {_remedy(self._path)}"
+                f"{self._path} names a block {number!r} that it has not: " + _remedy(self._path)
             )
         return self._blocks[int(number)]
 
@@ -534,7 +534,7 @@ class _ArchitectureTable:
         if block in outer or len(outer) > _MOST_DEPTH or len(parameters) > _MOST_ROWS:
             raise ValueError(
                 f"{self._path}: block {block} is within itself, {_MOST_DEPTH} deep or more, or"
-                f" one of {_MOST_ROWS:,} rows: {_remedy(self._path)}"
+                f" one of {_MOST_ROWS:,} rows: " + _remedy(self._path)
             )
         for line in self._block(block).split("\n"):
             label, _, rest = line.partition(" ")
@@ -568,10 +568,10 @@ class _ArchitectureTable:
         return Parameter(name, role, axes, joint, _FLOAT32 in words, conversion=conversion)
 
     def _error(self, line: str, fault: str) -> ValueError:
-        return ValueError(f"{self._path}: the line {line!r} {fault}: {_remedy(self._path)}")
+        return ValueError(f"{self._path}: the line {line!r} {fault}: " + _remedy(self._path))
 
 
 def _remedy(path: Path) -> str:
     if path == _TABLE:
         return "install castwise anew"
-    return f"correct it, or leave {argument('architecture')} out"
+    return "correct it, or leave " + argument("architecture") + " out"

@@ -89,7 +89,7 @@ def _bodies(sheet: Sheet, most: int | None) -> Iterator[str]:
         if isinstance(part, Table):
             yield from _table(part, most)
         elif isinstance(part, Lines):
-            yield "".join(f"<p>{_text(text)}</p>" for text in part.texts)
+            yield "".join(f"<p>{_text(text)}</p>" for text in part)
         elif isinstance(part, Section):
             yield f"<details><summary>{_text(part.title)}</summary>"
             yield from _bodies(part.parts, most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,11 @@ class Lines:
     """Lines of text."""
 
     texts: Sequence[str]
+    # Cuts a long text for terminals, into several lines.
+    cut: Callable[[str], Sequence[str]] = lambda text: (text,)
+
+    def __iter__(self) -> Iterator[str]:
+        return (line for text in self.texts for line in self.cut(text))
 
 
 @dataclass(frozen=True, slots=True)

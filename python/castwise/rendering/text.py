@@ -40,7 +40,7 @@ def text_lines(
         if isinstance(part, Table):
             yield from _table_lines(part, (width, longest), top, color=color)
         elif isinstance(part, Lines):
-            yield from map(printable, part.texts)
+            yield from map(printable, part)
 
 
 def is_lost(cell: str) -> bool:
@@ -51,8 +51,9 @@ def is_lost(cell: str) -> bool:
 def unused_lines(patterns: Mapping[str, str | None]) -> list[str]:
     """Write a line for each unused pattern, with the name that it may have meant."""
     return [
-        f"unused pattern {quote(pattern)}"
-        + ("" if nearest is None else f"; nearest is {quote(nearest)}")
+        "unused pattern "
+        + quote(pattern)
+        + ("" if nearest is None else "; nearest is " + quote(nearest))
         for pattern, nearest in patterns.items()
     ]
 

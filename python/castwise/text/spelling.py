@@ -46,7 +46,8 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
         bits = _OF_TORCH.get(name)
         alias = f", or '{name}{bits}', which torch calls so" if bits else ""
         raise TypeError(
-            f"{argument}: {_FOR_ARRAYS} {name!r} is numpy's name of {dtype}; write {dtype!r}{alias}"
+            argument
+            + f": {_FOR_ARRAYS} {name!r} is numpy's name of {dtype}; write {dtype!r}{alias}"
         )
     number = byte_count["nbytes"]
     short = _KINDS.get(byte_count["kind"], "none") + number
@@ -54,7 +55,7 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
     nearby = format_name(short) or next((row for row in formats() if row.startswith(short)), None)
     short_hint = f", or for {number} {unit} {nearby!r}" if nearby else ""
     raise TypeError(
-        f"{argument}: {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write "
+        argument + f": {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write "
         f"{dtype!r}{short_hint}"
     )
 

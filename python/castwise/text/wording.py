@@ -1,10 +1,9 @@
-"""Say arguments as the caller gave them: by the names of Python, or as options of a command."""
+"""Texts that name arguments: those of a function, which hold the command's words beside theirs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,111 +15,157 @@ _OPTIONS = {
 }
 """What the command line calls arguments that are not options of the same name."""
 
-_commands: list[str] = []
-"""The commands that are carried out; messages are theirs as long as there is one."""
-
-_UNSAID = object()
+_NO_VALUE = object()
 
 
-@contextmanager
-def worded_for_command(name: str) -> Iterator[None]:
-    """Let messages of the block, in all threads, be those of a command."""
-    _commands.append(name)
-    try:
-        yield
-    finally:
-        _commands.pop()
+class Wording(str):
+    """A text as a function words it, which it is, and as the command words it.
+
+    Sums with other texts keep both, and so does `str`, also of an error; an f-string, which copies
+    letters, has the function's alone. The command line, where it prints, calls `for_command`.
+    """
+
+    command: str
+
+    def __new__(cls, text: str, command: str) -> Wording:
+        """Hold both."""
+        wording = super().__new__(cls, text)
+        wording.command = command
+        return wording
+
+    def __reduce__(self) -> tuple[type[Wording], tuple[str, str]]:
+        """Let errors that hold one go to another process."""
+        return Wording, (super().__str__(), self.command)
+
+    def __str__(self) -> Wording:
+        """Keep both."""
+        return self
+
+    def __add__(self, text: str) -> Wording:
+        """Append a text."""
+        return Wording(super().__add__(text), self.command + for_command(text))
+
+    def __radd__(self, text: str) -> Wording:
+        """Prepend a text that is no wording."""
+        return Wording(text + super().__str__(), text + self.command)
 
 
-def is_for_command() -> bool:
-    """Return True while messages are those of a command."""
-    return bool(_commands)
+def for_command(text: str) -> str:
+    """Return a text as the command words it.
+
+    Examples
+    --------
+    >>> text = "give shards a size (" + argument("max_shard_size") + ")"
+    >>> print(text, for_command(text), sep="; ")
+    give shards a size (max_shard_size); give shards a size (--max-shard-size)
+
+    """
+    return text.command if isinstance(text, Wording) else text
 
 
-def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -> str:
-    """Say an argument, and the value that it has or should have.
+def join(separator: str, texts: Iterable[str]) -> Wording:
+    """Join texts, some of which are wordings."""
+    texts = list(texts)
+    return Wording(separator.join(texts), separator.join(map(for_command, texts)))
+
+
+def argument(
+    name: str, value: object = _NO_VALUE, *, option: str | None = None, typed: object = _NO_VALUE
+) -> Wording:
+    """Name an argument, and the value that it has or should have.
 
     `name`: its name in Python.
     `value`: its value; True of a switch.
     `option`: what the command line calls it, if the table does not tell.
+    `typed`: its value as it is typed after the option, if that is not the text of the value.
 
     Examples
     --------
-    >>> argument("max_shard_size"), argument("part", "3"), argument("overwrite", True)
+    >>> size, part = argument("max_shard_size"), argument("part", "3")
+    >>> size, part, argument("overwrite", True)
     ('max_shard_size', "part='3'", 'overwrite=True')
-    >>> with worded_for_command("cast"):
-    ...     argument("max_shard_size"), argument("part", "3"), argument("overwrite", True)
+    >>> for_command(size), for_command(part), for_command(argument("overwrite", True))
     ('--max-shard-size', '--part 3', '--overwrite')
 
     """
-    if not _commands:
-        return name if value is _UNSAID else f"{name}={value!r}"
-    option_name = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
-    return option_name if value is _UNSAID or value is True else f"{option_name} {value}"
+    text = name if value is _NO_VALUE else f"{name}={value!r}"
+    return Wording(text, _option(name, option, value if typed is _NO_VALUE else typed))
+
+
+def parenthesis(
+    name: str, value: object = _NO_VALUE, *, option: str | None = None, typed: object = _NO_VALUE
+) -> Wording:
+    """Name an argument in parentheses, as the means of what a sentence advises.
+
+    Examples
+    --------
+    >>> parenthesis("overwrite", True)
+    '(overwrite=True)'
+
+    """
+    return "(" + argument(name, value, option=option, typed=typed) + ")"
+
+
+def _option(name: str, option: str | None, value: object) -> str:
+    option = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
+    return option if value is _NO_VALUE or value is True else f"{option} {value}"
 
 
 def check_switch(name: str, value: object) -> None:
     """Refuse a value of a switch that is not a bool: "no" is true."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{given(name, value)} is not valid; use True or False")
+        raise TypeError(setting(name, value) + " is not valid; use True or False")
 
 
-def given(name: str, value: object, *, option: str | None = None) -> str:
-    r"""Say an argument and the value that the caller gave, as the subject of a sentence.
+def setting(
+    name: str, value: object, *, option: str | None = None, typed: object = _NO_VALUE
+) -> Wording:
+    r"""Name an argument and the value that the caller gave, as the subject of a sentence.
 
     Examples
     --------
-    >>> given("ignore", r"lm\.head")
+    >>> setting("ignore", r"lm\.head")
     "ignore 'lm\\\\.head'"
-    >>> with worded_for_command("quantize"):
-    ...     print(given("ignore", r"lm\.head"))
+    >>> print(for_command(setting("ignore", r"lm\.head")))
     --ignore lm\.head
 
     """
-    return argument(name, value, option=option) if _commands else f"{name} {value!r}"
+    return Wording(f"{name} {value!r}", argument(name, value, option=option, typed=typed).command)
 
 
-def quote(text: object) -> str:
+def quote(text: object) -> Wording:
     """Quote what the caller wrote: as Python does, or as it was typed, without its escapes."""
-    return f"'{text}'" if _commands and isinstance(text, str) else repr(text)
+    return Wording(repr(text), f"'{text}'" if isinstance(text, str) else repr(text))
+
+
+def function(name: str) -> Wording:
+    """Name a conversion: the function, or the command."""
+    return Wording(f"checkpoint.{name}_file", f"castwise {name}")
 
 
 _CORE = re.compile(
     r"""(?<![\w/'"])(?P<name>dtype|policy|overflow|nan|rounding|seed|threads)="""
     r"""(?:"(?P<text>[^"]*)"(?: or "(?P<other>[^"]*)")?|(?P<number>-?\d+)|(?=\s))"""
+    r"""(?:, or a scale)?"""
 )
 """How messages of the core write arguments: with texts in double quotes, as Python does not."""
 
-_FUNCTIONS = {"castwise.formats()": "castwise formats"}
-"""What the core asks to call, and the command that does it."""
 
-
-_SCALE = ", or a scale"
-"""A remedy of the core for arrays, which no command has."""
-
-
-def of_core(text: str) -> str:
-    """Return a message as a command has it, in which the core wrote arguments as in Python."""
-    if not _commands:
+def of_core(text: str) -> Wording:
+    """Take a message that may be the core's, which writes arguments as a function words them."""
+    if isinstance(text, Wording):
         return text
-    for function, command in _FUNCTIONS.items():
-        text = text.replace(function, command)
-    text = text.replace(_SCALE, "")
 
     def option(match: re.Match[str]) -> str:
         value = match["number"] if match["text"] is None else match["text"]
-        option_text = argument(match["name"], *([] if value is None else [value]))
+        option_text = _option(match["name"], None, _NO_VALUE if value is None else value)
         return option_text if match["other"] is None else f"{option_text} or {match['other']}"
 
-    return _CORE.sub(option, text)
+    command = _CORE.sub(option, text.replace("castwise.formats()", "castwise formats"))
+    return Wording(text, command)
 
 
-def about(subject: str, error: Exception) -> str:
+def about(subject: str, error: Exception) -> Wording:
     """Return the message of a map of patterns about one key, which it calls by its escapes."""
     _, is_about_key, rest = str(error).partition("' is ")
-    return f"{subject} is {rest}" if is_about_key else f"{subject}: {error}"
-
-
-def function(name: str) -> str:
-    """Say a conversion: the function, or the command."""
-    return f"castwise {name}" if _commands else f"checkpoint.{name}_file"
+    return subject + (of_core(f" is {rest}") if is_about_key else ": " + of_core(str(error)))

@@ -20,14 +20,7 @@ def known_class(cls: type[DTypePolicy]) -> type[DTypePolicy]:
 
 
 class KerasPolicy(DTypePolicy):
-    """A policy of castwise that wraps one of Keras, of a class that castwise does not know.
-
-    Attributes
-    ----------
-    keras_policy
-        The wrapped policy.
-
-    """
+    """A policy of castwise that wraps one of Keras, of a class that castwise does not know."""
 
     def __init__(self, keras_policy: Any) -> None:
         super().__init__("float32")  # every property of the base is overridden below
@@ -85,12 +78,6 @@ class HeldPolicy:
     """A mixin for a policy of Keras that wraps one of castwise, of a class that users derived.
 
     It is mixed into the class of Keras that the wrapper has.
-
-    Attributes
-    ----------
-    castwise_policy
-        The wrapped policy.
-
     """
 
     def __init__(self, castwise_policy: DTypePolicy) -> None:

@@ -14,24 +14,15 @@ class MapView:
     """A mixin that makes a map of Keras read and write one of castwise.
 
     It is mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
-
-    Attributes
-    ----------
-    castwise_policy
-        The map that is read and written.
-
-    Notes
-    -----
-    A layer asks for the default policy until it is built and has a path. It gets `until_built`
-    where its path is known before.
-
     """
 
     def __init__(
         self,
-        castwise_policy: DTypePolicyMap,
+        castwise_policy: DTypePolicyMap,  # the map that is read and written
         to_keras: Callable[[Any], Any],
         from_keras: Callable[[Any], Any],
+        # The default policy that a layer, which asks for it until it is built and has a path, gets
+        # where its path is known before.
         until_built: Any = None,
     ) -> None:
         self.castwise_policy = castwise_policy

@@ -31,27 +31,15 @@ class Region(NamedTuple):
 
 
 class Force:
-    """The regions that are in force in a thread. torch.compile reads it, and guards what it read.
-
-    Attributes
-    ----------
-    modules
-        Those of the regions.
-    regions
-        Each region by the identity of its module.
-    running
-        The dtype of the innermost region that runs; None outside of all.
-    in_backward
-        Whether it is in force in backward: it was noted for calls there, or began there. Other
-        calls in backward are those that began outside of any autocast.
-
-    """
+    """The regions in force in a thread; torch.compile reads it, and guards what it read."""
 
     def __init__(
         self,
-        modules: Sequence[Any],
-        regions: Mapping[int, Region],
-        running: Any = None,
+        modules: Sequence[Any],  # those of the regions
+        regions: Mapping[int, Region],  # each by the identity of its module
+        running: Any = None,  # the dtype of the innermost region that runs; None outside of all
+        # Whether it is in force in backward: it was noted for calls there, or began there. Other
+        # calls in backward are those that began outside of any autocast.
         in_backward: bool = False,
     ) -> None:
         self.modules = modules

@@ -27,7 +27,7 @@ from castwise.models.architecture import Architecture
 from castwise.models.model import MATRIX
 from castwise.quantization.producers.registry import SEVERAL, WRITTEN
 from castwise.text.spelling import suggestion
-from castwise.text.wording import argument, given
+from castwise.text.wording import parenthesis, setting
 
 _WIDE_BITS = 16
 WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
@@ -172,7 +172,7 @@ def find_candidates(
     if not sizes:
         raise CheckpointError(
             f"{source.path}: no weight in it may become {' or '.join([*schemes, *wide])}; "
-            f"name others ({argument('formats')})"
+            "name others " + parenthesis("formats")
         )
     tensors = {name: infos[name] for name in infos if name in sizes}
     all_sizes = {
@@ -202,9 +202,9 @@ def _targets(
     if formats is None:
         return available, list(WIDE_FORMATS)
     if not isinstance(formats, Iterable):
-        raise TypeError(f"{given('formats', formats)} is not a list of names")
+        raise TypeError(setting("formats", formats) + " is not a list of names")
     if isinstance(formats, str | bytes):
-        raise TypeError(f"{given('formats', formats)} is a text; give a list of names")
+        raise TypeError(setting("formats", formats) + " is a text; give a list of names")
     schemes: list[str] = []
     wide: list[str] = []
     for name in formats:
@@ -215,7 +215,7 @@ def _targets(
         else:
             candidate_names = [*available, *WIDE_FORMATS]
             raise CheckpointError(
-                f"{given('formats', name)} is not a candidate: {_reason(name, recipe, limits)}; "
+                setting("formats", name) + f" is not a candidate: {_reason(name, recipe, limits)}; "
                 f"{suggestion(name, candidate_names)}use some of {', '.join(candidate_names)}"
             )
     return schemes, wide

@@ -14,7 +14,7 @@ from castwise.models.architecture import stated_dtype
 from castwise.quantization import Consumer
 from castwise.quantization.producers.consumers import Loading
 from castwise.quantization.producers.registry import known_recipe, producer_of_model
-from castwise.text.wording import given
+from castwise.text.wording import setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
     producer = known_recipe(recipe)
     if producer is None or producer.name not in loads:
         raise CheckpointError(
-            f"{given('recipe', recipe)} is not one that {consumer.name} loads; use "
+            setting("recipe", recipe) + f" is not one that {consumer.name} loads; use "
             f"{', '.join(loads)}, or leave it out"
         )
     return Limits(consumer, recipe, loads[producer.name], _dtype(source))

@@ -335,7 +335,7 @@ class Advice(Rendered):
         else:
             bound_text = f"at most {self.gap:.1e} above the least"
             error += f", {bound_text if self.gap else 'the least possible'}"
-        return [size, error, *([f"not quantized: {kept_text(self.stays)}"] if self.stays else [])]
+        return [size, error, *(["not quantized: " + kept_text(self.stays)] if self.stays else [])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -51,7 +51,7 @@ from castwise.checkpoint.running.sizes import size_in_bytes
 from castwise.models.model import WEIGHT
 from castwise.text.parsed_files import MOST_BYTES, parse_bytes
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, given, is_for_command, quote
+from castwise.text.wording import argument, join, parenthesis, quote, setting
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -291,7 +291,7 @@ def _reason(name: str, candidates: Candidates) -> str:
         if limits is not None and not limits.consumer.embeddings:
             return f"{limits.consumer.name} loads none that is quantized"
         if not candidates.embeddings:
-            return f"{argument('quantize_embeddings')} says so"
+            return argument("quantize_embeddings") + " says so"
     reason = model.reason(name, None if limits is None else limits.consumer.name)
     return reason or f"{candidates.recipe} stores no such weights"
 
@@ -342,9 +342,9 @@ class _Limit:
             return cls(size_in_bytes("budget", budget), None, None)
         value = limits[name]
         if not is_real(value):
-            raise TypeError(f"{given(name, value)} is not a number")
+            raise TypeError(setting(name, value) + " is not a number")
         if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{given(name, value)} is not valid; use a number above 0")
+            raise ValueError(setting(name, value) + " is not valid; use a number above 0")
         return cls(None, value if name == "bits" else None, value if name == "error" else None)
 
 
@@ -354,13 +354,13 @@ def _groups(
     """Return the weights that share a choice, in the order of the checkpoint."""
     if isinstance(given_groups, str | bytes):
         raise TypeError(
-            f"{argument('groups')} must be a list of regular expressions, or names with one each, "
+            argument("groups") + " must be a list of regular expressions, or names with one each, "
             f"not {given_groups!r}; give [{given_groups!r}]"
         )
     if not isinstance(given_groups, Iterable | None):
         raise TypeError(
-            f"{given('groups', given_groups)} is not a list of regular expressions, or names with "
-            "one each"
+            setting("groups", given_groups)
+            + " is not a list of regular expressions, or names with one each"
         )
     texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
     patterns = [(text, pattern_of("groups", text)) for text in texts]
@@ -380,10 +380,11 @@ def _groups(
         if text not in used:
             example = next((name for name in candidates.tensors if pattern.find(name)), None)
             raise CheckpointError(
-                f"{given('groups', text)} matches no weight that may change; the first of these is "
+                setting("groups", text)
+                + " matches no weight that may change; the first of these is "
                 f"{next(iter(candidates.tensors))!r}"
                 if example is None
-                else f"{given('groups', text)} matches weights of groups before it alone, as "
+                else setting("groups", text) + " matches weights of groups before it alone, as "
                 f"{example!r}; put it first, or leave it out"
             )
     return list(members.values())
@@ -404,13 +405,14 @@ def _ignored_weights(ignore: str | Sequence[str], candidates: Candidates) -> lis
         if not matches:
             near = nearest([text], candidates.tensors)[text]
             raise CheckpointError(
-                f"{given('ignore', text)} matches no weight that may change"
-                + (f"; did you mean {quote(re.escape(near))}?" if near else "")
+                setting("ignore", text)
+                + " matches no weight that may change"
+                + ("; did you mean " + quote(re.escape(near)) + "?" if near else "")
             )
         names += matches
     if len(set(names)) == len(candidates.tensors):
         raise CheckpointError(
-            f"{given('ignore', ignore)} matches every weight that may change; leave some out"
+            setting("ignore", ignore) + " matches every weight that may change; leave some out"
         )
     return names
 
@@ -461,7 +463,7 @@ def _importances(
     if not any(numbers.values()):
         raise CheckpointError(
             f"{origin} is 0 for every weight that may change; give a number above 0 for at least "
-            f"one, or leave {argument('importance')} out"
+            "one, or leave " + argument("importance") + " out"
         )
     return numbers
 
@@ -762,7 +764,7 @@ class _Problem:
             solution = solve(groups, self._limit.error * self._total * (1 + _ROUNDING))
             if solution is None:
                 raise CheckpointError(
-                    f"{given('error', self._limit.error)} is less than that of any choice"
+                    setting("error", self._limit.error) + " is less than that of any choice"
                 )
             return solution
         solution = solve(self._weighed_options, limit - fixed_bytes)
@@ -795,14 +797,14 @@ class _Problem:
         statement_bytes = sizes.nbytes(advice)
         least = advice.nbytes + statement_bytes
         limit = (
-            given("budget", self._limit.nbytes)
+            setting("budget", self._limit.nbytes)
             if self._limit.nbytes is not None
-            else given("bits", self._limit.bits)
+            else setting("bits", self._limit.bits)
         )
         least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
         return CheckpointError(
-            f"{limit} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-            f"choices: {self._floor(lightest, statement_bytes)}. Use more{self._remedies()}"
+            limit + f" is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
+            f"choices: {self._floor(lightest, statement_bytes)}. Use more" + self._remedies()
         )
 
     def _floor(self, lightest: Solution, reserve: int) -> str:
@@ -821,13 +823,13 @@ class _Problem:
         roles = {*self._size.roles, *map(candidates.model.role, candidates.tensors)}
         loads = candidates.limits is None or candidates.limits.consumer.embeddings
         if loads and not candidates.embeddings and roles.intersection(TABLES):
-            yes = "yes" if is_for_command() else True
             remedies.append(
-                f", or quantize embeddings and heads ({argument('quantize_embeddings', yes)})"
+                ", or quantize embeddings and heads "
+                + parenthesis("quantize_embeddings", True, typed="yes")
             )
         if candidates.has_formats:
-            remedies.append(f", or consider more formats ({argument('formats')})")
-        return "".join(remedies)
+            remedies.append(", or consider more formats " + parenthesis("formats"))
+        return join("", remedies)
 
     def _choice(self, number: int, index: int) -> Choice:
         names, options = self._groups[number], self._options[number]

@@ -25,7 +25,7 @@ from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.requests.quantize import checked_encode
 from castwise.models.architecture import Architecture
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class MapConversion:
         """Take a map and options as `cast_file` or `quantize_file` does, with their refusals."""
         if options.get("rounding") == "stochastic" and options.get("seed") is None:
             raise CheckpointError(
-                f"without the seed of the conversion ({argument('seed')}), its stochastic rounding "
+                "without the seed of the conversion "
+                + parenthesis("seed")
+                + ", its stochastic rounding "
                 "cannot be repeated; the report of the conversion has it"
             )
         cast_options = CastOptions.check(**options, threads=threads)

@@ -73,8 +73,9 @@ def _check_known(names: Iterable[object], side: Side, origin: str, place: str) -
             likely = nearest([name], side.names)[name]
             hint = f"nearest is {likely!r}" if likely is not None else "none is spelled like it"
             raise CheckpointError(
-                f"{origin}: {name!r} is not a tensor of {place}; {hint} "
-                f"({argument('rename')} maps names of A to names of B)"
+                f"{origin}: {name!r} is not a tensor of {place}; {hint} ("
+                + argument("rename")
+                + " maps names of A to names of B)"
             )
 
 

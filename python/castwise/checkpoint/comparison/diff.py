@@ -164,7 +164,7 @@ def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] |
         return None
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not (is_real(value) and value >= 0 and math.isfinite(value)):
-            raise ValueError(f"{argument(name)} must be a number from 0 on, not {value!r}")
+            raise ValueError(argument(name) + f" must be a number from 0 on, not {value!r}")
     return rtol or 0.0, atol or 0.0
 
 

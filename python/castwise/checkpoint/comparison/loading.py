@@ -33,7 +33,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.text.brief import brief, counted, shorten
 from castwise.text.plain import plain_fields
-from castwise.text.wording import argument, given
+from castwise.text.wording import parenthesis, setting
 
 # Of the name of a model, which may be any text.
 _LETTERS = 60
@@ -146,7 +146,7 @@ def verify_loading(
     name = consumer_named(consumer).name
     if name not in CHECKED:
         raise CheckpointError(
-            f"{given('consumer', name)}: castwise has no rules of how it loads; it checks "
+            setting("consumer", name) + ": castwise has no rules of how it loads; it checks "
             f"{', '.join(CHECKED)}"
         )
     path = source_path(source, "source")
@@ -211,7 +211,7 @@ def _check(
         unknown = (
             f"{CONFIG} states {model.architecture.name}, and no tensor has a name of that: "
             f"whether {consumer} loads it is not checked; correct it, or say what they are "
-            f"({argument('architecture')})"
+            + parenthesis("architecture")
         )
     elif (method := unchecked_method(config, consumer)) is not None:
         unknown = (

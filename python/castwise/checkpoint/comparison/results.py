@@ -18,7 +18,7 @@ from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import printable, shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
 from castwise.text.plain import plain_fields
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 _COLUMNS = 80
 _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
@@ -116,16 +116,15 @@ class TensorDiff:
                 return "one is the transpose of the other: transpose it and compare again"
             if math.prod(original) == math.prod(copy):
                 return "as many elements: reshape one of them and compare again"
-            return (
-                "other sizes: check that both are of one model, or pair names "
-                f"({argument('rename')})"
-            )
+            remedy = "other sizes: check that both are of one model, or pair names "
+            return remedy + parenthesis("rename")
         if self.reason == "formats":
             return "say what raw bytes are, or cast one of them"
         if self.reason.startswith("only"):
             return (
-                f"pair it with a tensor of another name ({argument('rename')}), if it has another "
-                "there"
+                "pair it with a tensor of another name "
+                + parenthesis("rename")
+                + ", if it has another there"
             )
         return None
 
@@ -208,7 +207,8 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
         text_columns=2,
         spare=("max rel", "max abs", "as"),
     )
-    lines = [note for tensor in rows_shown[:top] for note in _notes(tensor)]
+    notes = [note for tensor in rows_shown[:top] for note in _notes(tensor)]
+    lines: list[str] = []
     if top is not None and len(rows_shown) > top:
         lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
@@ -219,7 +219,7 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     differ = f"{count:,} differ{'s' if count == 1 else ''}"
     metadata = ", other metadata" if result.metadata and not result.tolerant else ""
     lines.append(f"{total}: {'the same' if result.same else differ + metadata}")
-    return [*([table] if rows else []), Lines(lines)]
+    return [*([table] if rows else []), Lines(notes, _cut_line), Lines(lines)]
 
 
 def severity(tensor: TensorDiff) -> tuple[float, ...]:
@@ -248,21 +248,21 @@ def _cells(tensor: TensorDiff) -> tuple[str, ...]:
 def _notes(tensor: TensorDiff) -> list[str]:
     """Say of a tensor what has no column."""
     lines: list[str] = []
+    remedy = tensor.remedy or ""
     if tensor.renamed is not None:
         lines.append(f"is {printable(tensor.renamed)} in B")
     if tensor.reason == "shapes" and tensor.shapes is not None:
         original, copy = map(shape_text, tensor.shapes)
-        lines.append(f"the shapes differ: {original} and {copy}; {tensor.remedy}")
+        lines.append(f"the shapes differ: {original} and {copy}; " + remedy)
     elif tensor.reason == "formats" and tensor.formats is not None:
         lines.append(
-            f"the formats {tensor.formats[0]} and {tensor.formats[1]} cannot be compared; "
-            f"{tensor.remedy}"
+            f"the formats {tensor.formats[0]} and {tensor.formats[1]} cannot be compared; " + remedy
         )
     elif tensor.tied_to is not None:
         tied = printable(tensor.tied_to)
         lines.append(f"{tensor.reason}, with the bytes of {tied} there (tied)")
     elif tensor.reason.startswith("only"):
-        lines.append(f"{tensor.reason}; {tensor.remedy}")
+        lines.append(f"{tensor.reason}; " + remedy)
     if tensor.different and tensor.max_abs_values is not None:
         place = ",".join(map(str, tensor.max_abs_index or ()))
         left_value, right_value = tensor.max_abs_values
@@ -280,13 +280,12 @@ def _notes(tensor: TensorDiff) -> list[str]:
         lines.append("no recipe explains it")
     if not lines:
         return []
-    # Before lines are wrapped, which makes spaces of line ends.
-    whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
-    return [part for line in whole for part in _wrap_line(line)]
+    # Before lines are cut, which makes spaces of line ends.
+    return [f"{printable(tensor.name)}: " + lines[0], *("  " + line for line in lines[1:])]
 
 
 @lru_cache(1 << 7)
-def _wrap_line(line: str) -> Sequence[str]:
+def _cut_line(line: str) -> Sequence[str]:
     """Cut a line for terminals: that of an explanation is one for many tensors."""
     if not line.isprintable() or line[-1:].isspace():
         return _WRAPPER.wrap(line)

@@ -16,7 +16,7 @@ from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison.verification import Difference, Verification
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.results.report import Progress
-from castwise.text.wording import argument
+from castwise.text.wording import argument, join, parenthesis
 
 _NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
 
@@ -99,12 +99,14 @@ def verify(
     elif options != _NO_OPTIONS:
         names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
         raise CheckpointError(
-            f"{', '.join(names)}: options of a cast go with its map ({argument('dtype_map')})"
+            join(", ", names) + ": options of a cast go with its map " + parenthesis("dtype_map")
         )
     elif architecture is not None:
         raise CheckpointError(
-            f"{argument('architecture', str(architecture))} goes with a map "
-            f"({argument('dtype_map')}): what is in the files is compared as it is"
+            argument("architecture", str(architecture))
+            + " goes with a map "
+            + parenthesis("dtype_map")
+            + ": what is in the files is compared as it is"
         )
     with ExitStack() as stack:
         sources = [

@@ -70,7 +70,7 @@ def container_of(path: Path, remedy: str | None = None) -> str:
     if remedy is None:
         names = ", ".join(name for name in suffixes() if name not in WHOLE_MODELS)
         remedy = f"use {names}, or a folder of safetensors shards"
-    raise CheckpointError(f"{path}: {suffix_text} names no container; {remedy}")
+    raise CheckpointError(f"{path}: {suffix_text} names no container; " + remedy)
 
 
 def written_suffixes() -> str:
@@ -161,9 +161,8 @@ def open_checkpoint(
     container = find(suffix)
     if assume is not None and (container is None or not container.assumes):
         raise CheckpointError(
-            f"{path}: {argument('assume')} is for arrays that numpy saved as raw bytes, "
-            "in .npz and "
-            ".npy; its tensors state their formats, so leave it out"
+            f"{path}: " + argument("assume") + " is for arrays that numpy saved as raw bytes, "
+            "in .npz and .npy; its tensors state their formats, so leave it out"
         )
     if container is None:
         with excluded_by(has_argument=excludes is not None):

@@ -129,7 +129,7 @@ class Checkpoint:
                     name = path.removeprefix(component.prefix)
                     raise CheckpointError(
                         f"{self.path}: tensor {name!r} is in {places[path]} and in {shard}, an "
-                        f"adapter by its name; leave one out ({exclusion()})"
+                        "adapter by its name; leave one out " + exclusion()
                     )
             places.update(shards)
 

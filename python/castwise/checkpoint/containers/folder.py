@@ -147,7 +147,7 @@ def _open_component(
     if len(index_names := [name for name in indexes if name not in unread]) > 1:
         raise CheckpointError(
             f"{folder} has several indexes: {', '.join(index_names)}; leave all but one out "
-            f"({exclusion()})"
+            + exclusion()
         )
     index: Mapping[str, Any] = {}
     if index_names:
@@ -162,8 +162,8 @@ def _open_component(
             raise CheckpointError(
                 f"{folder} has no *{suffix}.index.json and {len(single)} {suffix[1:]} files "
                 f"({join_names(single)}); name one file, leave the others out "
-                f"({exclusion()}), or "
-                "add the index that says which tensors belong together"
+                + exclusion()
+                + ", or add the index that says which tensors belong together"
             )
         tensors_of = {single[0]: ()}
     unread |= of_forms
@@ -201,7 +201,7 @@ def _check_unlisted(
         except CheckpointError as error:
             raise CheckpointError(
                 f"{index} does not list {name!r}, which cannot be read; fetch it again and list "
-                f"it, or leave it out ({exclusion()}): {error}"
+                "it, or leave it out " + exclusion() + ": " + str(error)
             ) from error
         if not tensors:
             continue
@@ -210,16 +210,16 @@ def _check_unlisted(
             raise CheckpointError(
                 f"{fault}, and {index} lists other files for the same model, of which transformers "
                 "loads the first and diffusers the others; leave one of both out, an index with "
-                f"its shards ({exclusion()})"
+                "its shards " + exclusion()
             )
         if series_of(stems[name]) in listed_series:
             raise CheckpointError(
                 f"{fault}, by its name a shard, of which {index} has nothing; fetch the index "
-                f"again, or leave the file out ({exclusion()})"
+                "again, or leave the file out " + exclusion()
             )
         raise CheckpointError(
             f"{fault}, of which {index} has nothing; list its tensors there if they belong to the "
-            f"model, or leave the file out ({exclusion()})"
+            "model, or leave the file out " + exclusion()
         )
 
 
@@ -249,7 +249,7 @@ def _check_forms(
                 kind = f"torch's form of {next(iter(shards)).path.name!r}"
             raise CheckpointError(
                 f"{folder / name} is named as {kind}, but has other tensors; name one file, or "
-                f"leave one out ({exclusion()})"
+                "leave one out " + exclusion()
             )
 
 
@@ -263,7 +263,7 @@ def _check_torch_files(folder: Path, names: Iterable[str], neighbor: str) -> Non
             raise CheckpointError(
                 f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {neighbor!r}; "
                 "nothing says whether it belongs to the model, so put it into one file with that, "
-                f"or leave it out ({exclusion()})"
+                "or leave it out " + exclusion()
             )
 
 
@@ -271,13 +271,11 @@ def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
     """Say which shard of an index is not there, or is left out."""
     state, remedy = "is missing", "fetch it"
     if (folder / shard).exists():
-        state, remedy = (
-            f"is left out ({exclusion()})",
-            "leave out the index too, or neither",
-        )
+        state = "is left out " + exclusion()
+        remedy = "leave out the index too, or neither"
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
     reason = f"which the index names for {tensors[0]!r}{more}"
-    return f"{folder}: shard {shard!r} {state}, {reason}; {remedy}"
+    return f"{folder}: shard {shard!r} " + state + f", {reason}; {remedy}"
 
 
 def _read_index(path: Path) -> dict[str, Any]:

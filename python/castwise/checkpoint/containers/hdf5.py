@@ -62,7 +62,7 @@ from castwise.checkpoint.containers.interface import (
     Reader,
 )
 from castwise.checkpoint.files.source_files import SourceFile
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
@@ -209,7 +209,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         if info.format is None:
             raise CheckpointError(
                 f"{self.path}: dataset {name!r} holds raw bytes; say of which format "
-                f"({argument('assume')})"
+                + parenthesis("assume")
             )
         raw = np.empty(info.nbytes, np.uint8)
         elements_done = 0
@@ -239,7 +239,7 @@ class Hdf5Writer(PlacedWriter):
         begin: int = 0,
     ) -> None:
         self._file = file
-        self._source = source if isinstance(source, Hdf5Reader) else None
+        self._source: Hdf5Reader | None = source if isinstance(source, Hdf5Reader) else None
         self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
         self._begin = begin
@@ -335,10 +335,6 @@ class Hdf5Writer(PlacedWriter):
                 "bfloat16, or write .safetensors"
             )
         return dtype.newbyteorder("<")
-
-    def keeps(self, name: str) -> bool:
-        """Return True if the source's bytes are wanted as they are."""
-        return self.planned[name].target is None and self._source is not None
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""

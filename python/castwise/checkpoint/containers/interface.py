@@ -302,6 +302,12 @@ class PlacedWriter(Writer):
 
     _file: BinaryIO
     _begins: dict[str, int]
+    _source: Reader | None = None
+    """The source, if it is a file of the same container, whose bytes can stay as they are."""
+
+    def keeps(self, name: str) -> bool:
+        """Return True if the source's bytes are wanted as they are."""
+        return self._source is not None and self.planned[name].target is None
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return the file and the offset of a tensor's bytes; None for an object of a store."""

@@ -174,11 +174,6 @@ class PlainWriter(PlacedWriter):
     def header_bytes(self, tensors: Sequence[HeaderTensor], metadata: Mapping[str, str]) -> bytes:
         """Return the header of a file with these tensors; CheckpointError if it has no place."""
 
-    def keeps(self, name: str) -> bool:
-        """Say that every tensor is written as its format stands here."""
-        del name
-        return False
-
     def elements(self, name: str) -> Elements:
         """Return how a tensor stands in the file."""
         plan = self.planned[name]

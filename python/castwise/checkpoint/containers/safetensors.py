@@ -172,7 +172,9 @@ class SafetensorsWriter(PlacedWriter):
         source: Reader | None,
     ) -> None:
         self._file = file
-        self._source = source if isinstance(source, SafetensorsReader) else None
+        self._source: SafetensorsReader | None = (
+            source if isinstance(source, SafetensorsReader) else None
+        )
         self.planned = {plan.info.name: plan for plan in plans}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
@@ -209,10 +211,6 @@ class SafetensorsWriter(PlacedWriter):
             )
         return _layout_for(target, info.shape)
 
-    def keeps(self, name: str) -> bool:
-        """Return True if the source's bytes are wanted as they are."""
-        return self.planned[name].target is None and self._source is not None
-
     def elements(self, name: str) -> Elements:
         """Return how a tensor that is not kept must stand in the file."""
         plan = self.planned[name]
@@ -244,7 +242,7 @@ def check_codes(plans: Iterable[Planned], *, keeps: bool) -> None:
         raise CheckpointError(
             f"tensor {plan.info.name!r}: safetensors has {lack} for {name}, so they would take its "
             f"bytes for numbers; the nearest format it has is {_nearest_code(name)}; to write the "
-            f"bytes all the same, for castwise to read: {argument('as_bytes')}"
+            "bytes all the same, for castwise to read: " + argument("as_bytes")
         )
 
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 # What stays in its folder on every system: Windows has drives, and drops dots and spaces. No system
 # has halves of surrogate pairs; the others of them are bytes of names that are not UTF-8.
@@ -37,7 +37,7 @@ _has_argument: ContextVar[bool] = ContextVar("has_argument", default=True)
 
 def exclusion() -> str:
     """Say how a file is left out: by the argument, if the function or command has it."""
-    return argument("exclude") if _has_argument.get() else "move it elsewhere"
+    return parenthesis("exclude") if _has_argument.get() else "(move it elsewhere)"
 
 
 @contextmanager
@@ -55,5 +55,5 @@ def check_link(entry: Path) -> None:
     if entry.is_symlink() and not entry.exists():
         raise CheckpointError(
             f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
-            f"({exclusion()})"
+            + exclusion()
         )

@@ -18,7 +18,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
 from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.remote import HUB, PACKAGES, Store, is_hub, is_remote, remote_path
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
@@ -200,7 +200,7 @@ class HubRepository:
         if self._old_files and not overwrite:
             raise CheckpointError(
                 f"{self.path} has files; choose another name, or allow them to be replaced "
-                f"({argument('overwrite', True)})"
+                + parenthesis("overwrite", True)
             )
 
     def validate(self, card: Any, path: Path) -> None:  # noqa: ANN401  (a RepoCard)
@@ -216,7 +216,7 @@ class HubRepository:
             reason = " ".join(str(error.__cause__).split())
             raise CheckpointError(
                 f"{path}, which becomes the model card, is refused by the Hub: {reason}; mend it, "
-                f"or leave it out ({argument('exclude', path.name)})"
+                "or leave it out " + parenthesis("exclude", path.name)
             ) from error
 
     def upload_command(self, folder: Path) -> str:

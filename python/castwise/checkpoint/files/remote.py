@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import functools
 import io
-import logging
 import os
 import re
 import warnings
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
-from castwise.text.wording import is_for_command
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -48,7 +46,6 @@ _ANSWERS = frozenset(("cat_file", "info", "ls", "repo_exists", "whoami"))
 # What URLs of the Hugging Face Hub begin with.
 HUB = "hf"
 
-_HUB_LIBRARY = "huggingface_hub"
 
 # How to install what URLs need, by what they begin with.
 PACKAGES: Mapping[str, str] = {
@@ -103,8 +100,6 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
             f"{path} is not a URL that the package of fsspec for {scheme}:// can open "
             f"({_reason(error)}); give that of a file or folder of a store, as s3://bucket/model"
         ) from error
-    if scheme == HUB and is_for_command():
-        logging.getLogger(_HUB_LIBRARY).setLevel(logging.ERROR)  # it prints each attempt
     if scheme in {"file", "local"}:
         return Path(remote.path)
     remote._fs_cached = Store(store, path)  # which the paths that are made of it share

@@ -26,7 +26,7 @@ from castwise.checkpoint.files.temporary_names import (
     remove_leftovers,
     resumable_name,
 )
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 _BUFFER_BYTES = 1 << 20
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
@@ -87,7 +87,7 @@ def check_absent(destination: Path) -> None:
     if destination.is_file():
         raise CheckpointError(
             f"{destination} is there; choose another name, or allow it to be replaced "
-            f"({argument('overwrite', True)})"
+            + parenthesis("overwrite", True)
         )
 
 
@@ -313,8 +313,7 @@ def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:
             return
         reason = f"{error.strerror}: it was not there when this run began; choose another name"
         if path.is_dir():
-            remedy = argument("overwrite", True)
-            reason += f", or allow the whole folder to be replaced ({remedy})"
+            reason += ", or allow the whole folder to be replaced " + parenthesis("overwrite", True)
         raise OSError(error.errno, reason, str(path)) from error
 
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
+from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
 from castwise.checkpoint.loading._view import (
     IGNORE,
     QUANTIZATION_FILE,
     View,
-    leave,
     wrong_axis,
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.engines import EngineRules
 from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.stated import SECTIONS
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 _LINEAR, _HEAD, _EMBEDDING = (
     "MergedColumnParallelLinear",
@@ -81,8 +81,7 @@ _ENGINES = {
 }
 
 
-def _alike() -> str:
-    return f"give them one scheme, or leave all of them ({argument('ignore')})"
+_ONE_SCHEME = "give them one scheme, or leave all of them " + parenthesis("ignore")
 
 
 def engine_problems(view: View) -> Iterator[LoadingProblem]:
@@ -174,14 +173,14 @@ class _CompressedTensors(_Method):
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} has no method for {kind} of {arguments.scheme}",
-                f"choose another scheme, or {leave()}",
+                "choose another scheme, or " + LEAVE,
             )
         elif arguments.scheme in row.only_dynamic and not arguments.dynamic:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads {arguments.scheme} of {_CT} only with inputs that are "
                 "quantized while it runs, and the statement has no such inputs",
-                f"quantize it with {argument('inputs', 'dynamic')}",
+                "quantize it with " + argument("inputs", "dynamic"),
             )
         else:
             yield from view.arguments_problems(module, arguments)
@@ -270,7 +269,7 @@ class _ModelOpt(_Method):
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
-                f"choose another scheme or recipe, or {leave()}",
+                "choose another scheme or recipe, or " + LEAVE,
             )
             return
         yield from _misfit(view, module, scheme, codes, parts)
@@ -282,7 +281,7 @@ class _ModelOpt(_Method):
             and not (scales == _F32 and is_wide(scale))
         ):
             yield LoadingProblem(
-                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", leave()
+                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE
             )
 
 
@@ -399,7 +398,7 @@ def _group_problems(
         yield LoadingProblem(
             names[0],
             f"{view.consumer} joins {names_text} to one weight, and they are stored differently",
-            _alike(),
+            _ONE_SCHEME,
         )
     elif view.read is not None:
         for suffix in ("_global_scale", "_scale_2"):
@@ -437,7 +436,7 @@ def _expert_problems(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration excepts "
             "some",
-            _alike(),
+            _ONE_SCHEME,
         )
         return
     schemes = {repr(method.storage([name], "RoutedExperts")) for name in choices[0]}
@@ -450,7 +449,7 @@ def _expert_problems(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration gives "
             "them several schemes",
-            _alike(),
+            _ONE_SCHEME,
         )
     else:
         for module in modules:
@@ -476,7 +475,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads MXFP4 in the form of gpt-oss for gpt-oss alone",
-                leave(),
+                LEAVE,
             )
         elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
             yield LoadingProblem(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of
-from castwise.checkpoint.loading._view import QUANTIZATION_FILE, View, leave, wrong_axis
+from castwise.checkpoint.loading._view import QUANTIZATION_FILE, View, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.quantization.producers.stated import STATED_KEY
 
@@ -99,7 +100,7 @@ def _module_problems(
     if scales is None:
         if isinstance(entry, Mapping) or entry is True:
             yield LoadingProblem(
-                module.name, "the configuration names it, and the file has no scales of it", leave()
+                module.name, "the configuration names it, and the file has no scales of it", LEAVE
             )
         elif module.is_quantized:
             yield from view.plain_problems(module)
@@ -109,7 +110,7 @@ def _module_problems(
         yield LoadingProblem(
             module.name,
             f"mlx-lm stacks the weights of experts of {_type(view)}, and not their scales",
-            leave(),
+            LEAVE,
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
@@ -117,7 +118,7 @@ def _module_problems(
         yield LoadingProblem(
             module.name,
             f"mlx-lm parts it for {_type(view)}, and quantizes the parts anew",
-            leave(),
+            LEAVE,
         )
     elif (
         fault := _fault(module, {**section, **entry} if isinstance(entry, Mapping) else None)

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
+from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
-from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leave
+from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Parameter, expand_name
 from castwise.quantization.producers.layouts import BF16
@@ -91,7 +92,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             yield LoadingProblem(
                 module.name,
                 "transformers does not load a quantized embedding",
-                leave(),
+                LEAVE,
             )
         else:
             yield from view.arguments_problems(module, arguments)
@@ -163,7 +164,7 @@ def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[Lo
                     module.name,
                     "transformers parts, joins, turns or renames its weight while it loads, and "
                     "not its scales",
-                    leave() if kind == "renamed" or arguments is None else _BY_ROWS,
+                    LEAVE if kind == "renamed" or arguments is None else _BY_ROWS,
                 )
         elif (
             arguments is not None
@@ -264,7 +265,7 @@ def _expert_problems(
         yield LoadingProblem(
             module.name,
             f"transformers decodes no experts from {arguments.scheme}",
-            f"choose another scheme for the experts, or {leave()}",
+            "choose another scheme for the experts, or " + LEAVE,
         )
     elif arguments.strategy == "tensor_group" or not arguments.symmetric:
         yield LoadingProblem(
@@ -312,7 +313,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             if not module.may_be_linear and (module.role != "head" or exceptions is not None):
                 yield _lacking(module, "weight_scale_inv")
         elif module.parameter.name in float32_names:
-            yield LoadingProblem(module.name, "transformers keeps it in float32", leave())
+            yield LoadingProblem(module.name, "transformers keeps it in float32", LEAVE)
         else:
             yield from _float8_problems(module, block)
 
@@ -380,7 +381,7 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
             module.name,
             f"transformers decodes a matrix of {rows}x{columns} right on a GPU alone: without one "
             f"it cuts it in {grid[0]}x{grid[1]} equal blocks",
-            f"load it on a GPU, or {leave()}",
+            "load it on a GPU, or " + LEAVE,
             option="a GPU",
         )
 
@@ -397,7 +398,7 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
                 yield LoadingProblem(
                     module.name,
                     "transformers loads MXFP4 in the form of gpt-oss for gpt-oss alone",
-                    leave(),
+                    LEAVE,
                 )
         elif {"_blocks", "_scales"} - module.tensors.keys():
             yield LoadingProblem(

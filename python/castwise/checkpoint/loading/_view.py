@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import stated_dtype, text_parts
 from castwise.models.engines import EngineRules, find_engines
 from castwise.quantization.producers.stated import STATED_KEY
-from castwise.text.wording import argument
 
 if TYPE_CHECKING:
     from castwise.models.architecture import Architecture
@@ -26,11 +26,6 @@ _AXES_OF_BLOCKS = 4  # expert, row, block, byte
 
 Read = Callable[[str], bytes]
 """Returns the bytes of a tensor by its name."""
-
-
-def leave() -> str:
-    """Return the remedy for what is better not quantized."""
-    return f"leave it as it is ({argument('ignore')})"
 
 
 QUANTIZATION_FILE = "hf_quant_config.json"
@@ -147,7 +142,7 @@ class View:
                 f"{self.consumer} builds it without quantization, and would drop "
                 f"{self._dropped_name(module)}"
             )
-        yield LoadingProblem(module.name, problem, leave())
+        yield LoadingProblem(module.name, problem, LEAVE)
 
     @staticmethod
     def _dropped_name(module: Module) -> str:
@@ -199,5 +194,5 @@ def wrong_axis(module: Module) -> LoadingProblem:
     return LoadingProblem(
         module.name,
         "its matrices are (in, out), and its blocks lie along the outputs",
-        f"{leave()}, or use a recipe that stores such experts (gpt-oss)",
+        LEAVE + ", or use a recipe that stores such experts (gpt-oss)",
     )

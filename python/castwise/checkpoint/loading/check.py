@@ -122,4 +122,4 @@ def problem_lines(problems: Iterable[LoadingProblem]) -> Iterator[str]:
         kinds.setdefault((problem.problem, problem.remedy), []).append(problem)
     for alike in kinds.values():
         count = f" ({len(alike):,} modules)" if len(alike) > 1 else ""
-        yield f"{alike[0]}{count}"
+        yield str(alike[0]) + count

@@ -22,4 +22,4 @@ class LoadingProblem:
 
     def __str__(self) -> str:
         where = f"{self.module!r}: " if self.module else ""
-        return f"{where}{self.problem}; {self.remedy}"
+        return where + self.problem + "; " + self.remedy

@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from castwise._options import PathArgument
 from castwise.arrays.dtype_map import DtypeMap
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.files.paths import checked_path
@@ -18,7 +18,7 @@ from castwise.models.architecture import Architecture, normalize_name, read_arch
 from castwise.models.model import Model
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -71,15 +71,13 @@ def check_shapes(
     text = next(model.contradictions(names_left), None)
     if text is None:
         return
-    remedy = f"correct {argument('architecture')}"
+    remedy = "correct " + argument("architecture")
     if architecture is None:
         remedy = (
             f"correct architectures and model_type in {CONFIG}, or say what it is "
-            f"({argument('architecture')})"
+            + parenthesis("architecture")
         )
-    raise CheckpointError(
-        f"tensor {text} in {model.title}; {remedy}, or leave it as it is ({argument('ignore')})"
-    )
+    raise CheckpointError(f"tensor {text} in {model.title}; " + remedy + ", or " + LEAVE)
 
 
 def check_rows(names: Collection[str], architecture: Architecture | None) -> None:
@@ -95,7 +93,7 @@ def check_rows(names: Collection[str], architecture: Architecture | None) -> Non
             near = nearest([row_name], map(normalize_name, names))[row_name]
             hint = "" if near is None else f"; did you mean {near!r}?"
             raise CheckpointError(
-                f"{argument('architecture')}: the row {row_name!r} of {architecture.name} is that "
+                argument("architecture") + f": the row {row_name!r} of {architecture.name} is that "
                 f"of no tensor{hint}"
             )
 

@@ -36,11 +36,19 @@ from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.stated import SECTIONS
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding, Decodings
-from castwise.text.wording import about, given
+from castwise.text.wording import about, setting
 
 _LOGGER = logging.getLogger(__name__)
 
 UNKNOWN = "castwise does not know the method {!r} ({}); the library of that method reads it"
+
+
+class RefusalError(CheckpointError):
+    """A component that cannot be what is asked for, with the reason by itself."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class SourceComponent:
@@ -104,7 +112,7 @@ class SourceComponent:
 
     def refusal(self, reason: str) -> CheckpointError:
         """Return the error that says why it cannot be what is asked for."""
-        return CheckpointError(f"{self.path} cannot be {self.purpose}: {reason}")
+        return RefusalError(f"{self.path} cannot be {self.purpose}: " + reason, reason)
 
     def check_orphans(self, quantization: Quantization) -> None:
         """Refuse a payload without its scale, or a scale without its payload."""
@@ -121,7 +129,7 @@ class SourceComponent:
     def check_decodable(self, statement: Statement) -> None:
         """Refuse a statement of weights that castwise cannot decode."""
         if (reason := undecodable(statement)) is not None:
-            raise self.refusal(f"{statement.origin}: {reason}")
+            raise self.refusal(f"{statement.origin}: " + reason)
 
     def check_problem(self, weight: QuantizedWeight) -> None:
         """Refuse a weight that is not complete."""
@@ -140,7 +148,7 @@ class SourceComponent:
         try:
             return self._decodings.plan(weight, arithmetic, axis)
         except Undecodable as error:
-            raise self.refusal(f"{weight.payload!r}: {error}") from error
+            raise self.refusal(f"{weight.payload!r}: " + str(error)) from error
 
     def check_names(
         self,
@@ -269,10 +277,10 @@ def pattern_of(option: str, text: str) -> PolicyMap:
     ValueError, TypeError: it is not one, or no text.
     """
     if not isinstance(text, str):
-        raise TypeError(f"{given(option, text)} is not a regular expression: it is no text")
+        raise TypeError(setting(option, text) + " is not a regular expression: it is no text")
     pattern = PolicyMap("fullmatch", "first", linear=True)
     try:
         pattern.insert(text, True)
     except ValueError as error:
-        raise ValueError(about(given(option, text), error)) from error
+        raise ValueError(about(setting(option, text), error)) from error
     return pattern

@@ -21,7 +21,7 @@ from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Architecture, normalize_name
 from castwise.models.model import Model
 from castwise.quantization import consumers
-from castwise.text.wording import argument
+from castwise.text.wording import join, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ def check_consumers(
     if not faults:
         return
     if len(faults) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):
-        reasons = "; ".join(f"{name}: {_text(problems)}" for name, problems in faults.items())
-        remedy = "" if consumer else f"; name who is to load it ({argument('consumer')})"
+        reasons = join("; ", (f"{name}: " + _text(problems) for name, problems in faults.items()))
+        remedy = "" if consumer else "; name who is to load it " + parenthesis("consumer")
         raise UnloadableError(
-            f"{path} would not be loaded as it would be written: {reasons}{remedy}",
+            f"{path} would not be loaded as it would be written: " + reasons + remedy,
             [problem for problems in faults.values() for problem in problems],
         )
     for name, problems in faults.items():
@@ -98,7 +98,7 @@ def refuse_file(
     """
     if problems := check_file(model, tensors, metadata):
         raise UnloadableError(
-            f"{path} would not be loaded as it would be written: {LLAMA_CPP}: {_text(problems)}",
+            f"{path} would not be loaded as it would be written: {LLAMA_CPP}: " + _text(problems),
             problems,
         )
 

@@ -19,7 +19,7 @@ from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.found import add_prefix, join_components
 from castwise.quantization.producers.typed_tensors import quantization_by_types
 from castwise.quantization.weights.recognition import recognize
-from castwise.text.wording import argument, function
+from castwise.text.wording import function, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,13 +78,15 @@ def refuse_changes(
             reason = refusal()
             decode = function("dequantize")
             remedy = (
-                f"To decode it: {decode}" if reason is None else f"{decode} refuses it: {reason}"
+                "To decode it: " + decode if reason is None else decode + " refuses it: " + reason
             )
             raise CheckpointError(
-                f"{source.path_of(component)} is quantized: {text}. {remedy}. Else map payloads "
-                "and scales to 'keep' "
-                f"({argument('dtype_map')}), or cast them as if they were plain numbers "
-                f"({argument('raw', True)})"
+                f"{source.path_of(component)} is quantized: {text}. "
+                + remedy
+                + ". Else map payloads and scales to 'keep' "
+                + parenthesis("dtype_map")
+                + ", or cast them as if they were plain numbers "
+                + parenthesis("raw", True)
             )
 
 

@@ -25,7 +25,7 @@ from castwise.quantization.producers.registry import (
     known_recipe,
 )
 from castwise.text.spelling import scheme_hint, suggestion
-from castwise.text.wording import argument, given
+from castwise.text.wording import argument, parenthesis, setting
 
 
 def scheme_named(name: object) -> Scheme:
@@ -40,11 +40,11 @@ def scheme_named(name: object) -> Scheme:
         return all_schemes[name]
     if name in all_schemes:
         raise CheckpointError(
-            f"{given('scheme', name)}: castwise writes no checkpoint of it; it writes "
+            setting("scheme", name) + ": castwise writes no checkpoint of it; it writes "
             f"{', '.join(rows)}"
         )
     raise CheckpointError(
-        f"{given('scheme', name)} is not known: {scheme_hint(name, rows)}castwise writes "
+        setting("scheme", name) + f" is not known: {scheme_hint(name, rows)}castwise writes "
         f"{', '.join(rows)}"
     )
 
@@ -81,7 +81,7 @@ def written_schemes(recipe: object) -> tuple[str, ...]:
     if not rows:
         recipes_by_name = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
         raise CheckpointError(
-            f"{given('recipe', recipe)} is not one of {', '.join(recipes_by_name)}"
+            setting("recipe", recipe) + f" is not one of {', '.join(recipes_by_name)}"
         )
     return tuple(dict.fromkeys(rows))
 
@@ -120,7 +120,7 @@ def consumer_named(name: object) -> Consumer:
     try:
         return find_consumer(name)
     except ValueError as error:
-        raise CheckpointError(f"{given('consumer', name)} is not known: {error}") from None
+        raise CheckpointError(setting("consumer", name) + f" is not known: {error}") from None
 
 
 def recipe_for(
@@ -149,10 +149,12 @@ def recipe_for(
         if loading.with_inputs(inputs)
     )
     storage_text = "" if recipe is None else f" as {recipe} stores it"
-    storage_text += "" if inputs is None else f" with {argument('inputs', inputs)}"
+    storage_text += "" if inputs is None else " with " + argument("inputs", inputs)
     raise CheckpointError(
-        f"{given('consumer', consumer.name)} does not load {', '.join(names)}{storage_text}; it "
-        f"loads {loads or 'none so'}"
+        setting("consumer", consumer.name)
+        + f" does not load {', '.join(names)}"
+        + storage_text
+        + f"; it loads {loads or 'none so'}"
     )
 
 
@@ -245,8 +247,10 @@ def written_row(scheme: object, recipe: str | None, inputs: str | float | None =
     if not schemes_of_recipe and (near := suggestion(recipe, producers)):
         hint = f"; {near.rstrip()}"
     raise CheckpointError(
-        f"{given('recipe', recipe)} and {given('scheme', scheme_name)} do not go together: "
-        f"checkpoints of {scheme_name} "
+        setting("recipe", recipe)
+        + " and "
+        + setting("scheme", scheme_name)
+        + f" do not go together: checkpoints of {scheme_name} "
         f"are written as by {', '.join(rows)}{hint}"
     )
 
@@ -255,7 +259,7 @@ def checked_inputs(value: object) -> str | None:
     """Return what is to be stated of inputs without a scale."""
     if value is not None and not (isinstance(value, str) and value in get_args(Inputs)):
         raise CheckpointError(
-            f"{given('inputs', value)} is not valid; use {' or '.join(get_args(Inputs))}"
+            setting("inputs", value) + f" is not valid; use {' or '.join(get_args(Inputs))}"
         )
     return None if value is None else str(value)
 
@@ -270,7 +274,7 @@ def checked_inputs_or_scale(value: object) -> str | float | None:
         number = math.inf
     if not _LEAST_SCALE <= number <= 1 / _LEAST_SCALE:
         raise CheckpointError(
-            f"{given('inputs', value)} is not valid; use {', '.join(get_args(Inputs))}, or "
+            setting("inputs", value) + f" is not valid; use {', '.join(get_args(Inputs))}, or "
             f"a number from {_LEAST_SCALE:.3g} to {1 / _LEAST_SCALE:.3g}"
         )
     return number
@@ -296,7 +300,7 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
     states = {"none": "not quantized", "dynamic": "quantized while the model runs"}
     state = states.get(str(inputs), "quantized with a constant scale")
     raise CheckpointError(
-        f"{given('inputs', inputs)}: a checkpoint {f'of {recipe} ' if recipe else ''}does not "
+        setting("inputs", inputs) + f": a checkpoint {f'of {recipe} ' if recipe else ''}does not "
         f"state that inputs of {scheme} are {state}; {', or '.join(remedies)}"
     )
 
@@ -314,9 +318,9 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     if not is_free or min(block) < 1 or (row.square and block[0] != block[1]):
         rows, columns = default
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
-        beside = f" beside {argument('inputs', row.inputs)}" if row.only_default else ""
+        beside = " beside " + argument("inputs", row.inputs) if row.only_default else ""
         raise CheckpointError(
-            f"{argument('block')} {block[0]}x{block[1]} is not one of {row.scheme}{beside}; "
+            argument("block") + f" {block[0]}x{block[1]} is not one of {row.scheme}" + beside + "; "
             f"use {text}"
         )
     return Encoding(row, block)
@@ -341,9 +345,8 @@ def statements(
     if len(distinct) > 1 and recipe not in SEVERAL:
         names = ", ".join(dict.fromkeys(encoding.written.scheme for encoding in distinct))
         raise CheckpointError(
-            f"{given('recipe', recipe)} states one scheme for a whole checkpoint, not "
-            f"{names}; leave one "
-            f"({argument('ignore')}), or use {', '.join(SEVERAL)}"
+            setting("recipe", recipe) + " states one scheme for a whole checkpoint, not "
+            f"{names}; leave one " + parenthesis("ignore") + f", or use {', '.join(SEVERAL)}"
         )
     write = find_recipe(recipe).writing.write
     assert write is not None, "by `written`"  # noqa: S101

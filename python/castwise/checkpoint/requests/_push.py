@@ -20,7 +20,7 @@ from castwise.checkpoint.requests.options import Request, Run
 from castwise.checkpoint.results.model_card import CARD, Base, read_card, write_card
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.checkpoint.running.other_files import Patterns
-from castwise.text.wording import argument
+from castwise.checkpoint.running.output_options import ONLY_FOLDERS
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -52,10 +52,7 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
     OSError: the Hub is out of reach, or nobody is logged in.
     """
     if run.keeps_shards:
-        raise CheckpointError(
-            f"{argument('resumable')} and {argument('resume')} are for folders of this machine, "
-            f"and {destination} is not one"
-        )
+        raise CheckpointError(ONLY_FOLDERS + f"this machine, and {destination} is not one")
     is_folder = request.max_shard_size is not None
     suffix = None if is_folder else _suffix(source, request.suffix)
     card_path = _card_path(request, source) if suffix is None else None
@@ -99,7 +96,7 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise CheckpointError(
             f"{destination}: {reason or type(error).__name__}; the result is complete in {root}. "
-            f"{remedy}"
+            + remedy
         ) from error
     finally:
         if not is_unpushed:

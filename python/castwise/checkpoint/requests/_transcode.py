@@ -18,7 +18,7 @@ from castwise.checkpoint.planning.written_schemes import (
 from castwise.checkpoint.requests.options import Transcode
 from castwise.quantization.producers.registry import find_recipe
 from castwise.text.spelling import scheme_hint, suggestion
-from castwise.text.wording import given
+from castwise.text.wording import setting
 
 
 def transcoding(
@@ -28,14 +28,14 @@ def transcoding(
     form, scheme = request.recipe, request.scheme
     if form not in form_names():
         raise CheckpointError(
-            f"{given('recipe', form, option='--to')}: "
+            setting("recipe", form, option="--to") + ": "
             f"{suggestion(form, form_names())}castwise transcodes to "
             f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantize "
             "(castwise quantize)"
         )
     if scheme is not None and scheme not in changed_schemes():
         raise CheckpointError(
-            f"{given('scheme', scheme)}: {scheme_hint(scheme, changed_schemes())}"
+            setting("scheme", scheme) + f": {scheme_hint(scheme, changed_schemes())}"
             "without rounding castwise makes "
             f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
             "decode (castwise dequantize) and quantize (castwise quantize)"
@@ -44,7 +44,7 @@ def transcoding(
     inputs = checked_inputs(request.inputs)
     if inputs is not None and not find_recipe(form).writing.rows:
         raise CheckpointError(
-            f"{given('inputs', inputs)}: a checkpoint of {form} states no inputs; leave it out"
+            setting("inputs", inputs) + f": a checkpoint of {form} states no inputs; leave it out"
         )
     derive = partial(
         transcode_checkpoint,

@@ -33,7 +33,7 @@ from castwise.checkpoint.requests.options import Cast, Run
 from castwise.checkpoint.running.ledger import resumed_options
 from castwise.dtype_policies import DTypePolicy
 from castwise.text.spelling import typed_format, typed_values
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 
 @contextmanager
@@ -45,8 +45,10 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
     architecture = checked_architecture(request.architecture)
     if architecture is not None and not dtypes.is_general:
         raise CheckpointError(
-            f"{argument('architecture', request.architecture)} goes with the name of a map "
-            f"({argument('dtype_map')}), which keeps tensors by what they are"
+            argument("architecture", request.architecture)
+            + " goes with the name of a map "
+            + parenthesis("dtype_map")
+            + ", which keeps tensors by what they are"
         )
     options = CastOptions.check(
         rounding=request.rounding,
@@ -109,12 +111,14 @@ def chosen_dtypes(
         )
     if policy is None and role != "variable" and not isinstance(dtype, DTypePolicy):
         raise CheckpointError(
-            f"{argument('role', role)} chooses a dtype of a policy; give one ({argument('policy')})"
+            argument("role", role)
+            + " chooses a dtype of a policy; give one "
+            + parenthesis("policy")
         )
     for name, value in (("dtype_map", mapping), ("policy", policy)):
         if is_url(value):
             raise CheckpointError(
-                f"{argument(name, str(value))} is a URL, and castwise reads it from files of this "
+                argument(name, str(value)) + " is a URL, and castwise reads it from files of this "
                 "machine only; copy it here and give its path, or give what it holds"
             )
     refuse_map_name("dtype", dtype)
@@ -134,7 +138,7 @@ def chosen_dtypes(
     if dtypes.is_general:
         raise CheckpointError(
             f"{dtypes.origin} says what to keep; give the format of the others too "
-            f"({argument('dtype')})"
+            + parenthesis("dtype")
         )
     return dtypes
 

@@ -17,7 +17,7 @@ from castwise.checkpoint.requests.options import REQUESTS, Cast, Request, Run
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.checkpoint.running.ledger import RunPart
 from castwise.checkpoint.running.parts import RunParts, convert_part, refuse_parts
-from castwise.text.wording import argument, check_switch
+from castwise.text.wording import argument, check_switch, join, parenthesis
 
 
 def run_conversion(request: Request, run: Run) -> CastSummary:
@@ -82,8 +82,10 @@ def _check_part(request: Request, run: Run) -> None:
     }
     if names := sorted(name for name, value in other_options.items() if value):
         raise CheckpointError(
-            f"{argument('part')} and {', '.join(map(argument, names))} do not go "
-            "together; leave out one of them"
+            argument("part")
+            + " and "
+            + join(", ", map(argument, names))
+            + " do not go together; leave out one of them"
         )
     for name, value in plain_values(request).items():
         try:
@@ -95,8 +97,10 @@ def _check_part(request: Request, run: Run) -> None:
             ) from error
     if isinstance(request, Cast) and request.rounding == "stochastic" and request.seed is None:
         raise CheckpointError(
-            f"all parts must draw from the same seed; give one ({argument('seed')}) with "
-            f"{argument('part')}"
+            "all parts must draw from the same seed; give one "
+            + parenthesis("seed")
+            + " with "
+            + argument("part")
         )
 
 

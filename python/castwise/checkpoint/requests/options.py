@@ -264,8 +264,7 @@ class Run:
     resume: bool = option(
         default=False,
         comment="Go on with what a resumable conversion of the same folder kept; the result is "
-        "the same. Shards that are not as they were written are converted again. Resumable "
-        "itself.",
+        "the same. Shards that are not as they were written are converted again. Resumable itself.",
         group="run",
         help="go on with what --resumable kept; the same result",
     )
@@ -313,8 +312,10 @@ class Run:
         check_fields(self)
         if self.measure and not self.dry_run:
             raise CheckpointError(
-                f"{argument('measure')} goes with {argument('dry_run')}: a conversion that is "
-                "written measures its losses anyway"
+                argument("measure")
+                + " goes with "
+                + argument("dry_run")
+                + ": a conversion that is written measures its losses anyway"
             )
 
     @property

@@ -33,7 +33,7 @@ from castwise.quantization.producers.schemes import (
     schemes,
 )
 from castwise.text.spelling import typed_values
-from castwise.text.wording import argument, function, given, is_for_command
+from castwise.text.wording import Wording, argument, function, parenthesis, setting
 
 
 def quantizing(
@@ -65,7 +65,8 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         if usual not in (None, default):
             raise CheckpointError(
                 f"{origin} has the {DEFAULT} {default!r}, and "
-                f"{argument('scheme', usual)} is another; leave one out"
+                + argument("scheme", usual)
+                + " is another; leave one out"
             )
         usual = mapping.pop(DEFAULT)
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
@@ -75,10 +76,15 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     if not names:
         raise CheckpointError(
             f"{dtypes.origin} names no scheme; give one for the weights that no key matches "
-            f"({argument('scheme')}), or a key one; {function('cast')} takes maps of dtypes alone"
+            + parenthesis("scheme")
+            + ", or a key one; "
+            + function("cast")
+            + " takes maps of dtypes alone"
             if values is not None
-            else f"give a scheme ({argument('scheme')}), or a map that names one "
-            f"({argument('dtype_map')})"
+            else "give a scheme "
+            + parenthesis("scheme")
+            + ", or a map that names one "
+            + parenthesis("dtype_map")
         )
     producer: object = request.recipe
     if producer is not None and not isinstance(producer, str):
@@ -114,15 +120,16 @@ def checked_embeddings(value: object, consumer: object) -> bool:
     """Return whether embeddings and heads may get schemes; None: if the consumer loads them so."""
     if value is not None and not isinstance(value, bool):
         raise TypeError(
-            f"{given('quantize_embeddings', value)} is not valid; use True, False or None"
+            setting("quantize_embeddings", value) + " is not valid; use True, False or None"
         )
     loads_them = consumer is None or consumer_named(consumer).embeddings
     if value and not loads_them:
         loaders = ", ".join(row.name for row in consumers() if row.embeddings)
         raise CheckpointError(
-            f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
+            setting("quantize_embeddings", True, typed="yes") + f": {consumer} "
             "loads no embeddings and heads that are quantized; leave it out, or name who does "
-            f"({argument('consumer')}): {loaders}"
+            + parenthesis("consumer")
+            + f": {loaders}"
         )
     return loads_them if value is None else value
 
@@ -167,10 +174,6 @@ def _checked_block(size: object) -> tuple[int, int] | None:
     pair = (1, size) if is_integer(size) else size if isinstance(size, Sequence) else ()
     if len(pair) != 2 or not all(is_integer(side) and side > 0 for side in pair):  # noqa: PLR2004
         text = size if isinstance(size, int) else "x".join(map(str, pair))
-        value, remedy = (
-            (text, "ROWSxCOLUMNS, or COLUMNS")
-            if is_for_command()
-            else (size, "(rows, columns), or columns")
-        )
-        raise ValueError(f"{argument('block', value)} is not valid; use {remedy}")
+        remedy = Wording("(rows, columns), or columns", "ROWSxCOLUMNS, or COLUMNS")
+        raise ValueError(argument("block", size, typed=text) + " is not valid; use " + remedy)
     return int(pair[0]), int(pair[1])

@@ -17,7 +17,7 @@ from castwise.checkpoint.files.source_files import read_file
 from castwise.checkpoint.results.summary import TOTALS, CastSummary, summary_sheet
 from castwise.rendering.text import text_lines
 from castwise.text.brief import listed
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 CARD = "README.md"
 _HUB_PAGE = "https://huggingface.co"
@@ -44,16 +44,16 @@ def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an opti
     """
     from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
 
-    name, remedy = f"{path}, which becomes the model card,", argument("exclude", CARD)
-    remedy = f"mend it, or leave it out ({remedy})"
+    name = f"{path}, which becomes the model card,"
+    remedy = "mend it, or leave it out " + parenthesis("exclude", CARD)
     if path is not None and path.is_dir():
         raise CheckpointError(f"{name} is a folder; rename it, or leave it out")
     try:
         text = "" if path is None else read_file(path, _MAX_CARD_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{name} is not UTF-8 (byte {error.start:,}); {remedy}") from error
+        raise CheckpointError(f"{name} is not UTF-8 (byte {error.start:,}); " + remedy) from error
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; {remedy}") from error
+        raise CheckpointError(f"{error}; " + remedy) from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.lstrip().startswith("---"):
         text = f"---\n{{}}\n---\n{text}"
@@ -68,7 +68,7 @@ def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an opti
     tags = [tags] if isinstance(tags, str) else tags
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise CheckpointError(
-            f"{name} has tags that are not a list of texts: {reprlib.repr(tags)}; {remedy}"
+            f"{name} has tags that are not a list of texts: {reprlib.repr(tags)}; " + remedy
         )
     card.data["tags"] = tags
     return card

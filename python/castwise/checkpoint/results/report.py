@@ -11,6 +11,8 @@ from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.text.brief import brief_fields, counted
+from castwise.text.plain import plain_fields
+from castwise.text.wording import join
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
@@ -92,12 +94,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "tensor": self.tensor,
-            "count": self.count,
-            "shard": self.shard,
-        }
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +128,11 @@ class KeptTensors:
         nouns = _ROLE_NAMES.get(self.role, "other tensors")
         noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
         share = f"{_percent(self.share)} of the bytes"
-        return f"{self.count:,} {noun}, {share}, {verb}: {self.reason}"
+        return f"{self.count:,} {noun}, {share}, {verb}: " + self.reason
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return plain_fields(self)
 
 
 _ROLE_NAMES = {
@@ -177,7 +174,7 @@ def kept_text(groups: Sequence[KeptTensors]) -> str:
     share = sum(tensors.share for tensors in groups if tensors.share < _SMALL_SHARE)
     text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
     others = [text] if rest else []
-    return "; ".join([*map(str, large), *others])
+    return join("; ", [*map(str, large), *others])
 
 
 LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")

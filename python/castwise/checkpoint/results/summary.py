@@ -34,7 +34,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
 from castwise.text.brief import brief, counted, listed, shorten
-from castwise.text.wording import argument, given
+from castwise.text.wording import argument, parenthesis, setting
 
 __all__ = [
     "ALL",
@@ -195,9 +195,9 @@ class CastSummary(Rendered):
 def checked_share(max_zeros: object) -> float:
     """Return a share from 0 to 1; ValueError for anything else."""
     if not is_real(max_zeros):
-        raise TypeError(f"{argument('max_zeros', max_zeros)} is not a share; use a number, as 0.05")
+        raise TypeError(argument("max_zeros", max_zeros) + " is not a share; use a number, as 0.05")
     if not 0 <= max_zeros <= 1:
-        raise ValueError(f"{argument('max_zeros', max_zeros)} is not a share, which is from 0 to 1")
+        raise ValueError(argument("max_zeros", max_zeros) + " is not a share, which is from 0 to 1")
     return float(max_zeros)
 
 
@@ -218,7 +218,7 @@ def chosen_kinds(
     """Return kinds of findings, of which one may stand alone; ValueError if one is none."""
     if not isinstance(kinds, Iterable):
         known = ", ".join(FINDINGS)
-        raise TypeError(f"{given(name, kinds)} is not a finding or several; those are {known}")
+        raise TypeError(setting(name, kinds) + f" is not a finding or several; those are {known}")
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     for kind in names:
         if kind not in FINDINGS:
@@ -249,12 +249,12 @@ def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
     if not findings:
         return
     most = max(findings, key=lambda finding: finding.count)
-    everything = argument("fail_on", (), option="--exit-zero").removesuffix(" ()")
+    everything = parenthesis("fail_on", (), option="--exit-zero", typed=True)
     more = f" and {len(findings) - 1:,} more findings" if findings[1:] else ""
     raise CheckpointError(
         f"{most.count:,} value{'s' * (most.count != 1)} of tensor {most.tensor!r} would be lost "
         f"({most.kind}){more}; {summary.source}, which the result would replace, is as it was. "
-        f"Name another destination, or take the result all the same ({everything})"
+        "Name another destination, or take the result all the same " + everything
     )
 
 

@@ -143,11 +143,11 @@ def _of_worker(error: Exception) -> Exception:
     """Return the error of a worker as one that says so."""
     by = "in a worker of the executor"
     if not isinstance(error, OSError):
-        text = f"{by}: {_text_of(error)}"
+        text = f"{by}: " + _text_of(error)
         with suppress(Exception):  # it takes more than a text, or another one
             return type(error)(text)
         return CheckpointError(text)
     if isinstance(error, FileNotFoundError):
         by += ", which must see the files of this process under the same paths"
     names = (error.filename,) if error.filename is not None else ()
-    return OSError(error.errno, f"{error.strerror or error} {by}", *names)
+    return OSError(error.errno, (error.strerror or str(error)) + f" {by}", *names)

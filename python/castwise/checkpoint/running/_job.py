@@ -104,17 +104,17 @@ def _differences(
         return
     if isinstance(other_value, Mapping) and isinstance(own_value, Mapping):
         for one in dict.fromkeys((*other_value, *own_value)):
-            entry_name = label(one) if name is None else f"{name} {one!r}"
+            entry_name = label(one) if name is None else name + f" {one!r}"
             yield from _differences(
                 key, other_value.get(one), own_value.get(one), label, entry_name
             )
         return
     subject = name or _NAMES.get(key, key)
     if key in {"configurations", "maps"}:
-        yield f"{subject} was changed"
+        yield subject + " was changed"
     else:
         text_of = _file_text if key in {"source", OTHER_FILES} else _value_text
-        yield f"{subject} is {text_of(other_value)} there and {text_of(own_value)} here"
+        yield subject + f" is {text_of(other_value)} there and {text_of(own_value)} here"
 
 
 def _value_text(value: object) -> str:

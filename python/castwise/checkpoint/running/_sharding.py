@@ -23,7 +23,7 @@ from castwise.checkpoint.running._output_files import (
     Source,
     joined_source,
 )
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 # What the names of the files begin with that transformers, diffusers and peft load.
@@ -47,7 +47,7 @@ def same_files(
     if len(component_targets.names) < len(targets):
         raise CheckpointError(
             f"shards would have the same name as safetensors: {join_names([*component.shards])}; "
-            f"divide the tensors anew ({argument('max_shard_size')})"
+            "divide the tensors anew " + parenthesis("max_shard_size")
         )
     return component_targets
 

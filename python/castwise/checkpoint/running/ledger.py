@@ -69,13 +69,13 @@ class RunPart:
         except (TypeError, ValueError):
             number = count = None
         if not (is_integer(number) and is_integer(count)):
-            raise ValueError(f"{argument('part', value)} is not a part such as '3/16'")
+            raise ValueError(argument("part", value) + " is not a part such as '3/16'")
         if not 1 <= count <= _MAX_PARTS:
             bound = "least one part" if count < 1 else f"most {_MAX_PARTS:,} parts"
-            raise ValueError(f"{argument('part', value)}: a conversion has at {bound}")
+            raise ValueError(argument("part", value) + f": a conversion has at {bound}")
         if not 1 <= number <= count:
             raise ValueError(
-                f"{argument('part', value)}: parts of {count} are 1/{count} to {count}/{count}"
+                argument("part", value) + f": parts of {count} are 1/{count} to {count}/{count}"
             )
         return cls(number, count)
 
@@ -240,8 +240,11 @@ def _read_shards(
     # Other arguments that come to the same, such as another name of a dtype, make no difference.
     if other_job and {**other_job, ARGUMENTS: None} != {**job, ARGUMENTS: None}:
         raise CheckpointError(
-            f"{folder} keeps shards of another conversion: {differences(other_job, job)}; repeat "
-            f"that one, or leave out {argument('resume')} to begin anew"
+            f"{folder} keeps shards of another conversion: "
+            + differences(other_job, job)
+            + "; repeat that one, or leave out "
+            + argument("resume")
+            + " to begin anew"
         )
     ledger, parts = Ledger(journal_name(folder)), _parts_of(files)
     finished_parts = set(ledger.parts()) if other_job else set()
@@ -270,7 +273,7 @@ def _naming_journal(folder: Path) -> Iterator[None]:
     except (*DAMAGES, FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(
             f"{journal_name(folder)} is not a journal that a resumable cast wrote, or was damaged; "
-            f"leave out {argument('resume')} to begin anew"
+            "leave out " + argument("resume") + " to begin anew"
         ) from error
 
 

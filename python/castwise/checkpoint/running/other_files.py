@@ -29,7 +29,7 @@ from castwise.checkpoint.files.source_files import open_file
 from castwise.checkpoint.files.temporary_names import is_temporary
 from castwise.checkpoint.running._job import checksum
 from castwise.text.brief import shorten
-from castwise.text.wording import argument, given
+from castwise.text.wording import argument, parenthesis, setting
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
@@ -90,7 +90,7 @@ class Patterns:
         """List the globs that matched nothing, with the option each was given as."""
         pairs = (("include", self._include), ("exclude", self._exclude))
         return [
-            given(option, glob)
+            setting(option, glob)
             for option, globs in pairs
             for glob in globs
             if glob not in self._used
@@ -99,7 +99,7 @@ class Patterns:
     def refuse(self, option: str, reason: str) -> None:
         """CheckpointError with this reason if the option was given."""
         if globs := self._include if option == "include" else self._exclude:
-            raise CheckpointError(f"{given(option, globs[0])}: {reason}")
+            raise CheckpointError(setting(option, globs[0]) + f": {reason}")
 
     def _any(self, globs: Sequence[str], path: str) -> bool:
         for glob in globs:
@@ -315,7 +315,7 @@ def _globs(option: str, value: object) -> tuple[str, ...]:
         if not isinstance(glob, str):
             raise TypeError(f"{option}: {glob!r} is not a glob, which is a str")
         if not glob:
-            raise CheckpointError(f"{argument(option)}: the glob is empty")
+            raise CheckpointError(argument(option) + ": the glob is empty")
     return tuple(glob.removeprefix("./") for glob in globs)
 
 
@@ -345,7 +345,8 @@ def check_length(name: str, destination: Path) -> None:
         raise CheckpointError(
             f"{shorten(name, 80)!r} of the source has a name of {longest:,} bytes, and "
             f"{destination} takes at most {_LONGEST_NAME}; leave it out "
-            f"({argument('exclude')}), or rename it"
+            + parenthesis("exclude")
+            + ", or rename it"
         )
 
 

@@ -9,6 +9,10 @@ from typing import Any
 from castwise.checkpoint._config import Config
 from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.running.other_files import Patterns
+from castwise.text.wording import argument
+
+ONLY_FOLDERS = argument("resumable") + " and " + argument("resume") + " are for folders of "
+"""How a refusal begins to keep shards of what is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

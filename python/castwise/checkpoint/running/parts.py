@@ -34,7 +34,7 @@ from castwise.checkpoint.running._part_files import Work, begin_file, fault_of, 
 from castwise.checkpoint.running.ledger import DAMAGES, Ledger, Page, RunPart, Span, rows_of
 from castwise.checkpoint.running.to_file import ToFile
 from castwise.checkpoint.running.to_folder import ToFolder
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 _FILES = "files"  # the folder that all parts write into
 _PLACED = "placed"  # names the file or folder that is to become, or has become, the destination
@@ -62,8 +62,8 @@ class _PartsLedger(Ledger):
             other_seal, other_job = self.checked_job()
         if other_job and (differing := differences(other_job, job)):
             raise CheckpointError(
-                f"{self.folder} holds parts of another conversion: {differing}; repeat that one, "
-                "or, when none of its parts is running, remove the folder"
+                f"{self.folder} holds parts of another conversion: " + differing + "; repeat that "
+                "one, or, when none of its parts is running, remove the folder"
             )
         if not other_job or seal not in {None, other_seal}:
             raise CheckpointError(
@@ -96,7 +96,7 @@ class _PartsLedger(Ledger):
             except DAMAGES as error:
                 raise CheckpointError(
                     f"{self.path_of(part)} is not a page that a part wrote, or was damaged; remove "
-                    f"it and convert that part again ({argument('part', str(part))})"
+                    "it and convert that part again " + parenthesis("part", str(part))
                 ) from error
         return pages
 
@@ -228,7 +228,7 @@ class RunParts:
     def __init__(self, destination: Path) -> None:
         if is_remote(destination):
             raise CheckpointError(
-                f"{destination} has no parts: they ({argument('part')}) are for files of "
+                f"{destination} has no parts: they " + parenthesis("part") + " are for files of "
                 "this machine"
             )
         self._ledger = ledger = _PartsLedger(destination)
@@ -252,8 +252,11 @@ class RunParts:
         if missing := [str(part) for part in parts if part not in self._pages]:
             names = "all" if len(missing) == count else join_names(missing)
             raise CheckpointError(
-                f"{ledger.folder}: parts are not complete: {names}; make them "
-                f"({argument('part')}) first"
+                f"{ledger.folder}: parts are not complete: "
+                + names
+                + "; make them "
+                + parenthesis("part")
+                + " first"
             )
         self.arguments: dict[str, Any] = self._job[ARGUMENTS]
 
@@ -323,7 +326,7 @@ def _work_of(run: ToFile | ToFolder) -> Work:
             raise CheckpointError(
                 f"{target.name} cannot be converted in parts: not all of its tensors stand as "
                 "plain elements in the source and in it, as in .safetensors and .npy; leave out "
-                f"{argument('part')}"
+                + argument("part")
             )
         work += ((target, conversion, conversion.ranges()) for conversion in conversions)
     return work
@@ -344,4 +347,4 @@ def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
 
 def _convert_again(fault: str, parts: Iterable[RunPart]) -> CheckpointError:
     names = join_names([argument("part", str(part)) for part in sorted(parts)]) or "any part"
-    return CheckpointError(f"{fault}; convert again: {names}; then castwise finish")
+    return CheckpointError(f"{fault}; convert again: " + names + "; then castwise finish")

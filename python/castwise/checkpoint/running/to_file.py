@@ -33,8 +33,8 @@ from castwise.checkpoint.running._output_files import (
 )
 from castwise.checkpoint.running._sharding import one_file
 from castwise.checkpoint.running.other_files import Patterns
-from castwise.checkpoint.running.output_options import OutputOptions
-from castwise.text.wording import argument
+from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions
+from castwise.text.wording import argument, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 _NPY, _NPZ = ".npy", ".npz"
@@ -56,15 +56,16 @@ class ToFile:
             raise CheckpointError(
                 f"{destination} is a folder, and {source.path} becomes one file; name a file in "
                 f"it, such as {destination / source.path.name}, or give "
-                f"{argument('max_shard_size')} for shards"
+                + argument("max_shard_size")
+                + " for shards"
             )
         is_npy = source.suffix == _NPY  # which becomes no folder
         suffix = _NPY if is_npy else SAFETENSORS
-        shards = f", or give {argument('max_shard_size')} for a folder of shards"
+        shards = ", or give " + argument("max_shard_size") + " for a folder of shards"
         container = container_of(
             destination,
             f"{source.path} becomes one file, so name one such as {destination.name}{suffix}"
-            f"{'' if is_npy else shards}",
+            + ("" if is_npy else shards),
         )
         check_store(destination)
         if (model := model_format(container)) is not None:
@@ -74,9 +75,8 @@ class ToFile:
         if output.resumable:
             name = destination if source.is_folder else source.path
             raise CheckpointError(
-                f"{argument('resumable')} and {argument('resume')} are for folders of "
-                f"shards, and {name} is a file, "
-                "which is cast as a whole; leave them out"
+                ONLY_FOLDERS
+                + f"shards, and {name} is a file, which is cast as a whole; leave them out"
             )
         if source.is_folder:
             output.patterns.refuse("include", f"{destination} is one file, for tensors alone")
@@ -98,8 +98,8 @@ class ToFile:
         ) > limit:
             raise CheckpointError(
                 f"{self._destination} would be one file of {nbytes:,} bytes, and "
-                f"{argument('max_shard_size')} "
-                f"is {limit:,}; name a folder to divide it"
+                + argument("max_shard_size")
+                + f" is {limit:,}; name a folder to divide it"
             )
 
     @property
@@ -234,7 +234,7 @@ def _only_component(folder: Checkpoint, destination: Path) -> Component:
         raise CheckpointError(
             f"{folder.path} has tensors in {prefixes}, "
             f"which {destination} cannot keep apart; cast each by itself, or into a folder, or "
-            f"leave one out ({argument('exclude')})"
+            "leave one out " + parenthesis("exclude")
         )
     if real_path(folder.path) in real_path(destination).parents:
         raise CheckpointError(f"{destination} is inside {folder.path}; choose another name")

@@ -46,10 +46,10 @@ from castwise.checkpoint.running.ledger import (
     shards_by_size,
 )
 from castwise.checkpoint.running.other_files import OtherFiles, check_length
-from castwise.checkpoint.running.output_options import OutputOptions
+from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions
 from castwise.checkpoint.running.to_file import check_container, refuse_patterns
 from castwise.quantization.producers.stated import CONFIG
-from castwise.text.wording import argument
+from castwise.text.wording import argument, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -67,11 +67,7 @@ class ToFolder:
         self._output = output
         patterns = output.patterns
         if output.resumable and is_remote(destination):
-            raise CheckpointError(
-                f"{argument('resumable')} and {argument('resume')} are for folders of "
-                f"this machine, not {destination}; leave "
-                "them out"
-            )
+            raise CheckpointError(ONLY_FOLDERS + f"this machine, not {destination}; leave them out")
         self.judge: Judge = judge_nothing
         self._other_files: OtherFiles | None = None
         self._configs: dict[str, Config] = {}
@@ -322,7 +318,7 @@ class ToFolder:
         if not self._output.overwrite:
             raise CheckpointError(
                 f"{destination} is there; choose another name, or allow the whole folder to be "
-                f"replaced ({argument('overwrite', True)})"
+                "replaced " + parenthesis("overwrite", True)
             )
 
     def _is_alike(self, folder: Path) -> bool:

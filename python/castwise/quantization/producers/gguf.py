@@ -17,7 +17,7 @@ from castwise.quantization.producers.producer import (
     same_schemes,
 )
 from castwise.quantization.producers.stored_weight import Undecodable
-from castwise.text.wording import given
+from castwise.text.wording import setting
 
 GGUF = Producer(
     "gguf",
@@ -39,7 +39,8 @@ def block_decoder(
     if arithmetic != "peer":
         raise Undecodable(
             f"it is {name}, which the package gguf decodes, in float32; "
-            f"{given('arithmetic', arithmetic)} is for other types"
+            + setting("arithmetic", arithmetic)
+            + " is for other types"
         )
     try:
         from gguf import GGMLQuantizationType, quants  # noqa: PLC0415

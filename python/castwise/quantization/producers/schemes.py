@@ -126,12 +126,13 @@ def check_scales(scales: object, scheme: Scheme) -> None:
     """Refuse a choice of scales that there is not, or that a scheme has not."""
     if not isinstance(scales, str) or scales not in SCALES:
         raise ValueError(
-            f"{argument('scales', scales)} is not valid; use one of {', '.join(map(repr, SCALES))}."
+            argument("scales", scales)
+            + f" is not valid; use one of {', '.join(map(repr, SCALES))}."
         )
     if not has_scales(scales, scheme):
         names = ", ".join(row.name for row in schemes() if has_scales(scales, row))
         raise ValueError(
-            f"{argument('scales', scales)} is not valid for {scheme.name}, which has no choice of "
+            argument("scales", scales) + f" is not valid for {scheme.name}, which has no choice of "
             f"scales; leave it out, or use one of {names}."
         )
 

@@ -73,11 +73,6 @@ class GgufWriter(PlacedWriter):
         file.flush()
         file.truncate(start + end)  # what lies between tensors, and after the last, is zero
 
-    def keeps(self, name: str) -> bool:
-        """Return False: the source is another container."""
-        del name
-        return False
-
     def elements(self, name: str) -> Elements:
         """Return how a tensor must stand in the file."""
         plan = self.planned[name]

@@ -25,7 +25,12 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
-from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
+from castwise.checkpoint.planning.component import (
+    Derived,
+    RefusalError,
+    SourceComponent,
+    pattern_of,
+)
 from castwise.checkpoint.planning.decode.losses import rounding_losses, slab_losses
 from castwise.checkpoint.planning.decode.options import FORMATS, Decode
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
@@ -60,7 +65,7 @@ from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding
 from castwise.quantization.weights.decoding import Slab as Cut
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, given
+from castwise.text.wording import parenthesis, setting
 
 _LOGGER = logging.getLogger(__name__)
 _IN_METADATA = "metadata"
@@ -78,7 +83,8 @@ def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> D
     model = model_files(source, decode.format, is_file=is_file)
     if model.config and decode.only is not None:
         raise CheckpointError(
-            f"{given('only', decode.only)}: what stays quantized of {source.path} is no model of "
+            setting("only", decode.only)
+            + f": what stays quantized of {source.path} is no model of "
             "transformers; leave it out, or name a .safetensors file"
         )
     plans = [derive_decoded(source, component, decode) for component in source.components]
@@ -102,8 +108,10 @@ def decode_refusal(source: Checkpoint) -> str | None:
     try:
         plan = Decode(BF16, "peer", None, 1, may_be_plain=True)
         decode_checkpoint(source, plan, is_file=not source.is_folder)
+    except RefusalError as error:
+        return error.reason
     except CheckpointError as error:
-        return str(error).partition(" cannot be decoded: ")[2] or str(error)
+        return str(error)
     return None
 
 
@@ -219,7 +227,7 @@ def _exceptions(
     if keys or key is None or any(statement.origin != CONFIG for statement in statements):
         methods = ", ".join(f"{statement.origin}: {statement.method}" for statement in statements)
         raise facts.refusal(
-            f"{methods} cannot except single modules, so decode all of it ({argument('only')})"
+            f"{methods} cannot except single modules, so decode all of it " + parenthesis("only")
         )
     return Exceptions(key, [weight.name.rpartition(".")[0] for weight in weights])
 
@@ -276,7 +284,7 @@ def _tensor(
         try:
             q = lazy_decoding.rows(slab)
         except Undecodable as error:  # what codes are, only reading tells
-            raise facts.refusal(f"{weight.payload!r}: {error}") from error
+            raise facts.refusal(f"{weight.payload!r}: " + str(error)) from error
         if are_powers and "scales" not in warn.kinds:
             significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
             if not np.isin(significands, (0, 0.5)).all():
@@ -333,7 +341,8 @@ def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
     names = [plan.prefix + weight.name for plan, each in weights for weight in each]
     near = nearest([decode.only], names)[decode.only]
     raise CheckpointError(
-        f"{given('only', decode.only)} matches no quantized weight"
+        setting("only", decode.only)
+        + " matches no quantized weight"
         + (f"; did you mean {near!r}?" if near else "")
     )
 

@@ -10,7 +10,7 @@ from castwise._numbers import is_integer
 from castwise._options import Arithmetic
 from castwise.quantization.producers.layouts import BF16
 from castwise.text.spelling import typed_format
-from castwise.text.wording import argument, given
+from castwise.text.wording import argument, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def decoding_of(
     """
     name = finfo(typed_format(dtype, argument("dtype"))).name
     if name not in FORMATS:
-        raise ValueError(f"{given('dtype', dtype)}: weights are decoded to {', '.join(FORMATS)}")
+        raise ValueError(setting("dtype", dtype) + f": weights are decoded to {', '.join(FORMATS)}")
     if arithmetic not in ARITHMETIC:
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
     if only is not None and not isinstance(only, str):
@@ -62,5 +62,5 @@ def checked_threads(threads: object) -> int:
     if threads is None:
         return get_num_threads()
     if not is_integer(threads) or threads <= 0:
-        raise ValueError(f"{argument('threads', threads)} is not valid; use an int of 1 or more")
+        raise ValueError(argument("threads", threads) + " is not valid; use an int of 1 or more")
     return threads

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from castwise._core import PolicyMap, finfo
 from castwise.arrays.dtype_map import KEEP, DtypeMap, is_whole_name
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
@@ -42,7 +42,7 @@ from castwise.quantization.producers.registry import find_recipe, producer_of_mo
 from castwise.quantization.producers.schemes import has_scales
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, function, given, quote
+from castwise.text.wording import argument, function, parenthesis, quote, setting
 
 _BYTE_BITS = 8
 # The roles of parameters that modules of a model's own code have, which no library replaces.
@@ -112,8 +112,10 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     if not any(choice.encodings for choice in choices):
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantized: no linear layer's, and none that "
-            f"a map ({argument('dtype_map')}) gives a scheme to"
-            + (f"; {kept_text(plain_tensors)}" if plain_tensors else "")
+            "a map "
+            + parenthesis("dtype_map")
+            + " gives a scheme to"
+            + ("; " + kept_text(plain_tensors) if plain_tensors else "")
         )
     return DerivedCheckpoint(
         source,
@@ -159,8 +161,9 @@ def _check_used(
         if pattern not in used:
             near = nearest([pattern], names)[pattern]
             raise CheckpointError(
-                f"{given('ignore', pattern)} matches no tensor"
-                + (f"; did you mean {quote(re.escape(near))}?" if near else "")
+                setting("ignore", pattern)
+                + " matches no tensor"
+                + ("; did you mean " + quote(re.escape(near)) + "?" if near else "")
             )
     if encode.map_name is not None:
         models = [choice.facts.model for choice in choices]
@@ -224,7 +227,7 @@ class WeightChoice:
                 continue
             reason = _reason(model, encode, info.name)
             if is_ignored:
-                reason = f"{argument('ignore')} names them"
+                reason = argument("ignore") + " names them"
             elif key is not None:
                 if encode.dtypes.decide(self.facts.prefix + info.name, True).target:
                     continue  # it is cast
@@ -286,14 +289,15 @@ def _refuse_quantized(
         facts.check_orphans(quantization)
         raise facts.refusal(
             f"no weight is quantized, and {', '.join(quantization.stated)} states it; "
-            f"{function('dequantize')} of the folder removes that"
+            + function("dequantize")
+            + " of the folder removes that"
         )
     reason = decode_refusal(source)
     remedy = "decode it first: castwise dequantize, checkpoint.dequantize_file"
     if reason is not None:
-        remedy = f"{function('dequantize')} refuses it: {reason}"
+        remedy = function("dequantize") + " refuses it: " + reason
     raise facts.refusal(
-        f"it is quantized already (tensor {quantization.weights[0].payload!r}); {remedy}"
+        f"it is quantized already (tensor {quantization.weights[0].payload!r}); " + remedy
     )
 
 
@@ -337,8 +341,10 @@ def choose(
         if len(refusals) == 1:
             raise first
         raise CheckpointError(
-            f"{first} ({len(refusals):,} tensors are refused; all stay with "
-            f"{argument('ignore')} {pattern_of_names(refusals)!r})"
+            str(first)
+            + f" ({len(refusals):,} tensors are refused; all stay with "
+            + argument("ignore")
+            + f" {pattern_of_names(refusals)!r})"
         )
     return WeightChoice(facts, encode, keys, frozenset(used), encodings, plain_matrices)
 
@@ -422,84 +428,85 @@ class _Chooser:
         """Return False for a weight that the recipe cannot hold, or refuse it."""
         fault = next(self._faults(info, encoding, is_named=is_named), None)
         if fault is not None and not self.encode.leaves_unfit:
-            raise CheckpointError(f"tensor {info.name!r}: {fault}")
+            raise CheckpointError(f"tensor {info.name!r}: " + fault)
         return fault is None
 
     def _faults(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> Iterator[str]:
         """Yield why the recipe cannot hold a weight; what follows the first supposes it mended."""
         row, shape = encoding.written, info.shape
-        leave = f"leave it as it is ({argument('ignore')})"
         if info.kind != "float" or info.format is None:
-            yield f"it is stored as {info.stored}, and weights are floating; {leave}"
+            yield f"it is stored as {info.stored}, and weights are floating; " + LEAVE
             return
         if finfo(info.format).bits <= _BYTE_BITS:
-            yield f"it is {info.format}, which would be rounded twice; {leave}, or cast it"
+            yield f"it is {info.format}, which would be rounded twice; " + LEAVE + ", or cast it"
         if len(shape) not in (MATRIX, STACK) or not all(shape):
-            yield f"it has the shape {shape}, and a weight is a matrix; {leave}"
-        yield from self._faults_of_role(info, row, leave, is_named=is_named)
+            yield f"it has the shape {shape}, and a weight is a matrix; " + LEAVE
+        yield from self._faults_of_role(info, row, is_named=is_named)
         if row.only_named and not info.name.endswith("weight"):
-            yield f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
+            yield f"it is not named as a weight, and {row.recipe} names its parts so; " + LEAVE
         rows, columns = shape[-2:][:: -1 if row.is_transposed else 1]
         width = encoding.block[1]
         if width and encoding.block[0] == 1 and columns % width:
             yield (
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
-                f"of {width} along {columns} columns; {leave}"
+                f"of {width} along {columns} columns; " + LEAVE
             )
         if row.square and rows <= encoding.block[0] and columns <= width:
             yield (
                 f"it has the shape {shape}, which is one block, and {row.recipe} gives one "
-                f"scale to such weights that are fused; {leave}, or use a smaller block"
+                "scale to such weights that are fused; " + LEAVE + ", or use a smaller block"
             )
         if (problem := padding_problem(row, rows, columns)) is not None:
-            yield f"it has the shape {shape}, and {problem}; {leave}"
+            yield f"it has the shape {shape}, and {problem}; " + LEAVE
 
-    def _faults_of_role(
-        self, info: TensorInfo, row: Written, leave: str, *, is_named: bool
-    ) -> Iterator[str]:
+    def _faults_of_role(self, info: TensorInfo, row: Written, *, is_named: bool) -> Iterator[str]:
         """Yield why no consumer would find a weight where the recipe stores it."""
         name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
         is_stack = len(shape) == STACK or role == EXPERTS
         if role == EXPERTS and (not row.stacks or len(shape) < STACK):
             yield (
                 f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
-                f"weight of each as a tensor of its own; {leave}{self._own_recipe()}"
+                "weight of each as a tensor of its own; " + LEAVE + self._own_recipe()
             )
         if not is_named and role != LINEAR and model.may_be_experts(name):
             yield (
                 f"it has the shape {shape} and may be the weights of all experts, and nothing "
-                f"tells their axes; say what it is ({argument('architecture')}), name it in a map "
-                f"({argument('dtype_map')}), or {leave}"
+                "tells their axes; say what it is "
+                + parenthesis("architecture")
+                + ", name it in a map "
+                + parenthesis("dtype_map")
+                + ", or "
+                + LEAVE
             )
         if is_stack and not row.stacks:
-            yield f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}"
+            yield f"it has the shape {shape}, and {row.recipe} stores matrices; " + LEAVE
         if row.is_transposed and not is_stack:
-            yield f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}"
+            yield f"it has the shape {shape}, and {row.recipe} stores experts only; " + LEAVE
         own_type = find_recipe(row.recipe).model_type if row.is_transposed else None
         if own_type and model.architecture and model.architecture.model_type != own_type:
             yield (
                 f"it is of the model_type {model.architecture.model_type!r}, and {row.recipe} "
-                f"stores experts of {own_type} only; {leave}, or use another recipe"
+                f"stores experts of {own_type} only; " + LEAVE + ", or use another recipe"
             )
         if row.only_named and is_stack and not model.is_switch(name):
             yield (
                 f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
-                f"convert the model with the library that loads it first, or {leave}"
+                "convert the model with the library that loads it first, or " + LEAVE
             )
         if not is_stack and model.architecture is not None and model.is_in_out(name):
             yield (
-                f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
+                f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); " + LEAVE
             )
         if role in _LOOKED_UP or (role in _OWN_MODULES and model.find(name) is not None):
-            yield from self._faults_of_module(name, row, leave)
+            yield from self._faults_of_module(name, row)
 
     def _own_recipe(self) -> str:
         """Return the remedy that names the producer of such a model, if there is one."""
         kind = None if self.model.architecture is None else self.model.architecture.model_type
         producer = producer_of_model(kind)
-        return "" if producer is None else f", or use {argument('recipe', producer.name)}"
+        return "" if producer is None else ", or use " + argument("recipe", producer.name)
 
-    def _faults_of_module(self, name: str, row: Written, leave: str) -> Iterator[str]:
+    def _faults_of_module(self, name: str, row: Written) -> Iterator[str]:
         """Yield why what is no linear layer stays, if no consumer of the recipe loads it so."""
         embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self.encode.consumer
         role = self.model.role(name)
@@ -513,8 +520,8 @@ class _Chooser:
         ]
         yield (
             f"it is no linear layer (its role: {role}), and "
-            f"{loader} one that is quantized as by {row.recipe}; {leave}, "
-            f"or use another recipe ({argument('recipe')}): {', '.join(loadable)}"
+            f"{loader} one that is quantized as by {row.recipe}; " + LEAVE + ", "
+            "or use another recipe " + parenthesis("recipe") + f": {', '.join(loadable)}"
         )
 
 
@@ -589,12 +596,12 @@ def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
 
 def _warnings(choice: WeightChoice) -> list[str]:
     """Return warnings: of a model that is not what it states, and of embeddings."""
-    warnings, model, recipe = [], choice.facts.model, choice.encode.recipe
+    warnings: list[str] = []
+    model, recipe = choice.facts.model, choice.encode.recipe
     if model.architecture is not None and not any(map(model.find, model.names)):
         warnings.append(
             f"{CONFIG} states {model.title}, and no tensor has a name of that: their names alone "
-            "tell what they are; correct it, or say what they are "
-            f"({argument('architecture')})"
+            "tell what they are; correct it, or say what they are " + parenthesis("architecture")
         )
     tables = (name for name in choice.encodings if model.role(name) in _LOOKED_UP)
     name = next(tables, None)
@@ -602,6 +609,6 @@ def _warnings(choice: WeightChoice) -> list[str]:
     if is_for_any and name is not None and find_recipe(recipe).writing.embeddings == "named":
         warnings.append(
             f"{name!r} is an embedding, and no library loads one that is quantized as by {recipe}: "
-            f"castwise decodes it ({function('dequantize')})"
+            "castwise decodes it (" + function("dequantize") + ")"
         )
     return warnings

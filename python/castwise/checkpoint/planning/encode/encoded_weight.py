@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport, block_amax, compare, restore_report
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
     Arrays,
@@ -36,7 +36,6 @@ from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import find_recipe
-from castwise.text.wording import argument
 
 # Elements of all slabs that are read, encoded or waiting to be written at a time.
 _FLIGHT_ELEMENTS = 4 << 20
@@ -221,8 +220,7 @@ class EncodedWeight:
             description = "NaN" if math.isnan(largest) else "infinite"
             raise CheckpointError(
                 f"tensor {self.info.name!r} cannot be quantized: it has an element that is "
-                f"{description}, for which no scale is right; mend it, or leave it as it is "
-                f"({argument('ignore')})"
+                f"{description}, for which no scale is right; mend it, or " + LEAVE
             )
         return largest
 

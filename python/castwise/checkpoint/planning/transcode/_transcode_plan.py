@@ -54,7 +54,7 @@ from castwise.quantization.producers.registry import (
 )
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stated import CONFIG
-from castwise.text.wording import function, given
+from castwise.text.wording import function, setting
 
 _LOGGER = logging.getLogger(__name__)
 # Tensors that only tell that a model is quantized.
@@ -116,7 +116,8 @@ def plan_transcoding(  # noqa: PLR0917
     has_inputs = _check(facts, quantization)
     if has_inputs and inputs is not None:
         raise facts.refusal(
-            f"{given('inputs', inputs)}: it has scales of inputs, which are constant; leave it out"
+            setting("inputs", inputs)
+            + ": it has scales of inputs, which are constant; leave it out"
         )
 
     def stays(weight: QuantizedWeight) -> bool:  # beside others that do not
@@ -156,8 +157,9 @@ def _check(facts: SourceComponent, quantization: Quantization) -> bool:
             raise facts.refusal(f"caches are stated otherwise there ({statement.origin})")
     if not quantization.weights:
         raise facts.refusal(
-            f"no weight is quantized, and {origins} states it; {function('dequantize')} of the "
-            "folder removes that"
+            f"no weight is quantized, and {origins} states it; "
+            + function("dequantize")
+            + " of the folder removes that"
         )
     caches = [name for name in quantization.others if not name.endswith(_MARKERS)]
     if caches:
@@ -182,10 +184,10 @@ def _transcode(
     stored_form = weight.scheme or "", producers
     if not is_transcoded(stored_form, (scheme, recipe)):
         reason = decode_refusal(source)
-        remedy = AGAIN if reason is None else f"{function('dequantize')} refuses it: {reason}"
+        remedy = AGAIN if reason is None else function("dequantize") + " refuses it: " + reason
         raise facts.refusal(
             f"{weight.payload!r} is {weight.scheme or 'quantized'} as by {producers}, of which "
-            f"castwise makes no {scheme or 'form'} of {recipe}; {remedy}"
+            f"castwise makes no {scheme or 'form'} of {recipe}; " + remedy
         )
     stored_scheme = find_scheme(stored_form[0])
     if stored_scheme.global_scale and weight.block not in (None, stored_scheme.block):
@@ -224,7 +226,8 @@ def _check_preset(facts: SourceComponent, weights: Sequence[TranscodedWeight]) -
         if form is not None and (form.has_index or not form.symmetric):
             parts = "an index of groups" if form.has_index else "zero points"
             raise facts.refusal(
-                f"{given('inputs', 'dynamic')}: {weight.weight.payload!r} is stored with {parts}, "
+                setting("inputs", "dynamic")
+                + f": {weight.weight.payload!r} is stored with {parts}, "
                 "which no preset with such inputs has; leave it out"
             )
 

@@ -18,7 +18,7 @@ from castwise.checkpoint.planning.transcode._transcode_plan import (
 from castwise.checkpoint.planning.transcode._whole_model_plan import derive_whole_model
 from castwise.models.architecture import Architecture
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
-from castwise.text.wording import argument
+from castwise.text.wording import parenthesis
 
 
 def transcode_checkpoint(
@@ -47,7 +47,7 @@ def transcode_checkpoint(
         raise CheckpointError(
             f"{source.path} has tensors in {join_names(several)}, and a {target.label} file is of "
             "one model; "
-            f"leave out the others ({argument('exclude')})"
+            "leave out the others " + parenthesis("exclude")
         )
     model = model_files(source, None, is_file=is_file)
     storing = producer_of_model(model.config.get("model_type"))
@@ -55,8 +55,8 @@ def transcode_checkpoint(
         raise CheckpointError(
             f"{source.path} cannot become a folder of {recipe}: transformers loads experts of "
             f"{storing.name} as {storing.name} stores them "
-            f"({argument('recipe', storing.name, option='--to')}), or as castwise "
-            "dequantize decodes them"
+            + parenthesis("recipe", storing.name, option="--to")
+            + ", or as castwise dequantize decodes them"
         )
     dtypes = model.dtypes
     if target is not None:
