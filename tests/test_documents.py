@@ -42,6 +42,7 @@ WITH_COMMANDS = [
     *sorted(readme.CAST.parent.glob("*.md")),
     readme.WHICH_SCHEME,
     readme.FORMATS,
+    readme.COMING_FROM,
     SITE,
 ]
 """The pages whose commands are about `model`, a model of the reader's."""
@@ -85,6 +86,7 @@ def benchmark() -> str:
         (readme.FORMATS, "cheatsheet", readme.cheatsheet),
         (readme.FORMATS, "overflows", readme.overflows),
         (readme.QUANTIZED, "schemes", readme.schemes),
+        (readme.QUANTIZED, "scales", readme.scales),
         (readme.WHICH_SCHEME, "consumers", readme.consumers),
         (readme.README, "speed", lambda: readme.speed(benchmark())),
         (readme.README, "files", lambda: readme.files(section(readme.BENCHES, "checkpoints"))),
