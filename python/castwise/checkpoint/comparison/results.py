@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from textwrap import TextWrapper
@@ -25,6 +25,7 @@ _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=Fals
 # After which a word may be cut, as after that of an exponent it is not.
 _HYPHEN = re.compile(r"-(?!\d+\b)")
 _FLOAT_DIGITS = 3
+_LARGEST_ULP = 99_999  # in tables; weights that were quantized are millions of float32 apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
         text_columns=2,
         spare=("max rel", "max abs", "as"),
     )
-    lines = [note for tensor in rows_shown[:top] for note in _notes(tensor)]
+    lines = [line for tensors in _explained_alike(rows_shown[:top]) for line in _notes(tensors)]
     if top is not None and len(rows_shown) > top:
         lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
@@ -238,15 +239,34 @@ def _cells(tensor: TensorDiff) -> tuple[str, ...]:
         tensor.name,
         "/".join(dict.fromkeys(map(_short_format, tensor.formats or ()))),
         f"{tensor.different:,}",
-        "-" if tensor.max_ulp is None else f"{tensor.max_ulp:,}",
+        _ulp_text(tensor.max_ulp),
         f"{tensor.max_abs:.{_FLOAT_DIGITS}g}",
         f"{tensor.max_rel:.{_FLOAT_DIGITS}g}",
         "-" if ratio is None else f"{ratio:.1f}",
     )
 
 
-def _notes(tensor: TensorDiff) -> list[str]:
-    """Say of a tensor what has no column."""
+def _ulp_text(distance: int | None) -> str:
+    """Write a distance in units in the last place, as far as its digits tell anything."""
+    if distance is None:
+        return "-"
+    return f"{distance:,}" if distance <= _LARGEST_ULP else f">{_LARGEST_ULP:,}"
+
+
+def _explained_alike(tensors: Sequence[TensorDiff]) -> Iterable[Sequence[TensorDiff]]:
+    """Collect the tensors with the same explanation and nothing else to report, in order."""
+    groups: dict[object, list[TensorDiff]] = {}
+    for index, tensor in enumerate(tensors):
+        is_alone = tensor.explanation is None or tensor.renamed or tensor.beyond
+        is_alone = is_alone or tensor.error_ratios or tensor.scale_shifts
+        key = index if is_alone else str(tensor.explanation)
+        groups.setdefault(key, []).append(tensor)
+    return groups.values()
+
+
+def _notes(tensors: Sequence[TensorDiff]) -> list[str]:
+    """Describe what has no column, of tensors with the same explanation."""
+    tensor = tensors[0]
     lines: list[str] = []
     if tensor.renamed is not None:
         lines.append(f"is {printable(tensor.renamed)} in B")
@@ -274,15 +294,22 @@ def _notes(tensor: TensorDiff) -> list[str]:
         lines.append(f"error over the unavoidable: A {texts[0]}, B {texts[1]}")
     if tensor.scale_shifts is not None:
         lines.append(shifts_text(tensor.scale_shifts))
-    if tensor.explanation is not None:
-        lines.append(str(tensor.explanation))
-    elif tensor.different:
-        lines.append("no recipe explains it")
+    lines += _explanation_lines(tensor, len(tensors) - 1)
     if not lines:
         return []
     # Before lines are wrapped, which makes spaces of line ends.
     whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
     return [part for line in whole for part in _wrap_line(line)]
+
+
+def _explanation_lines(tensor: TensorDiff, others: int) -> Iterator[str]:
+    """Write what makes B from A, and for how many other tensors."""
+    if tensor.explanation is not None:
+        yield str(tensor.explanation)
+        if others:
+            yield f"the same explains {counted(others, 'other tensor')} above"
+    elif tensor.different:
+        yield "no recipe explains it"
 
 
 @lru_cache(1 << 7)

@@ -134,6 +134,7 @@ def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
             for group in groups
         ),
         text_columns=3,
+        spare=("tensors",),
     )
     formats = Table.of(("dtype", "tensors", "bytes", "size"), totals, 1)
     parts: list[Part] = [tensors, Lines(("",)), formats]

@@ -129,9 +129,8 @@ class KeptTensors:
 
     def __str__(self) -> str:
         nouns = _ROLE_NAMES.get(self.role, "other tensors")
-        noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
-        share = f"{_percent(self.share)} of the bytes"
-        return f"{self.count:,} {noun}, {share}, {verb}: {self.reason}"
+        noun = nouns if self.count > 1 else nouns.removesuffix("s")
+        return f"{self.count:,} {noun}, {_percent(self.share)} of the bytes: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -171,11 +170,11 @@ def kept_tensors(rows: Iterable[tuple[TensorInfo, str, str]], nbytes: int) -> li
 
 
 def kept_text(groups: Sequence[KeptTensors]) -> str:
-    """Write in a line what stays and why: what has a share of the bytes, and how many others."""
+    """Write in a line the kept tensors with a share of the bytes, and the number of others."""
     large = [tensors for tensors in groups if tensors.share >= _SMALL_SHARE]
     rest = sum(tensors.count for tensors in groups if tensors.share < _SMALL_SHARE)
     share = sum(tensors.share for tensors in groups if tensors.share < _SMALL_SHARE)
-    text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
+    text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes"
     others = [text] if rest else []
     return "; ".join([*map(str, large), *others])
 
