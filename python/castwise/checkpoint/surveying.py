@@ -445,12 +445,17 @@ def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[
 
 
 def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
-    """Show exponents and predictions, of each tensor or in a row for those of all layers."""
+    """Show exponents and predictions, of each tensor or in a row for those of all layers.
+
+    Matrices come before vectors, which no recipe quantizes.
+    """
     groups: dict[Any, list[TensorSurvey]] = {}
     for index, tensor in enumerate(result.tensors):
         key = index if every else (group_name(tensor.name), tensor.shape, tensor.dtype)
         groups.setdefault(key, []).append(tensor)
-    rows = list(groups.values())
+    rows = sorted(
+        groups.values(), key=lambda group: sum(size > 1 for size in group[0].shape) < MATRIX
+    )
     histograms = [_histogram(group) for group in rows]
     axis = joint_axis(histograms)
     left_out = set() if len(rows) < len(result.tensors) else {"tensors"}

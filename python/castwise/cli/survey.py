@@ -18,7 +18,8 @@ _SURVEY = """\
 Count where the magnitudes of a checkpoint's floating tensors lie, and predict the loss
 of formats and schemes for each tensor: the ratio of signal to noise in dB, and the
 share of elements that would become zero, infinite or NaN. castwise reads every tensor
-once, and writes nothing. Tensors with the least ratio for the last target come first.
+once, and writes nothing. Matrices come before vectors, and tensors with the least
+ratio for the last target come first.
 """
 _EXIT_CODES = """\
 exit codes:
