@@ -48,8 +48,16 @@ WITH_COMMANDS = [
 """The pages whose commands are about `model`, a model of the reader's."""
 PLAIN = [page for page in EVERY_PAGE if page not in {readme.BENCHES, ROOT / "CHANGELOG.md"}]
 """The pages whose sentences are short: all but the log of measurements and that of changes."""
+DIVERGENCES = PACKAGE / "compat" / "divergences.md"
 LONGEST = 32
 """Words of a sentence."""
+TURNS = (
+    *(r"\balone\b", r"\b[aA]s (it|they) stands?\b", r"\ball the same\b", r"\bwhat becomes of\b"),
+    *(r"\b(is|are) (said|told|asked)\b", r"\b[wW]hat stays\b", r"\bthe others\b", r"\bthe like\b"),
+    *(r"\bquantise", r"\bso-manieth\b", r"\bsession", r"^Of "),
+)
+"""Turns that a page does without: its sentences begin with their subjects, and name them."""
+
 HOW = "run `python tests/helpers/readme.py`"
 
 
@@ -172,6 +180,13 @@ def sentences(text: str) -> Iterator[str]:
 def test_sentences_are_short(page: Path) -> None:
     for sentence in sentences(text_of(page)):
         assert len(sentence.split()) <= LONGEST, sentence
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != DIVERGENCES], ids=page_name)
+def test_sentences_name_their_subjects(page: Path) -> None:
+    for sentence in sentences(text_of(page)):
+        found = [turn for turn in TURNS if re.search(turn, sentence)]
+        assert not found, (found, sentence)
 
 
 # Commands of pages.
