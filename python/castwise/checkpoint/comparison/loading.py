@@ -41,22 +41,22 @@ _LETTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class LoadingCheck(Rendered):
-    """What `verify_loading` found.
+    """The result of `verify_loading`.
 
     Attributes
     ----------
     source
         The checkpoint.
     consumer
-        Who is to load it.
+        The program that will load it.
     architectures
         The architectures of its models that castwise knows.
     tensors
         How many tensors were checked.
     problems
-        What keeps the consumer from loading it as it stands.
+        The reasons why the consumer does not load it as it is.
     unknown
-        What castwise cannot tell, a sentence each.
+        Sentences about parts that castwise cannot check.
 
     """
 
@@ -69,7 +69,7 @@ class LoadingCheck(Rendered):
 
     @property
     def loads(self) -> bool | None:
-        """True if the consumer loads it; None if castwise knows no rules of that."""
+        """True if the consumer loads it; None if castwise has no rules for it."""
         if self.problems:
             return False
         return True if self.architectures else None

@@ -30,50 +30,50 @@ _LARGEST_ULP = 99_999  # in tables; weights that were quantized are millions of 
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """A tensor of A beside the one of B, or one that has no other.
+    """A tensor of A and its counterpart in B, or a tensor without a counterpart.
 
     Attributes
     ----------
     name
-        Its name in A; in B where it is only there.
+        Its name in A, or in B if only B has it.
     reason
-        "equal", "values", or "dtype" if equal values are stored in another format; "shapes",
-        "formats", "only in A", "only in B", with which no values were compared.
+        "equal", "values", or "dtype" if equal values have different formats; "shapes", "formats",
+        "only in A" or "only in B" if no values were compared.
     renamed
-        Its name in B where that is another, which was given or was found by equal values.
+        Its name in B if that differs: from `rename`, or found by equal values.
     tied_to
-        The tensor of the same checkpoint with the same bytes, of one that has no other.
+        For a tensor without a counterpart: the tensor of the same checkpoint with the same bytes.
     formats
-        The two formats, as the containers call them if castwise knows no name; of quantized weights
-        those that they are decoded to.
+        The two formats, with the names of the containers if castwise knows none. Quantized weights
+        have the formats of their decoded values.
     quantized
-        Which of the two is decoded.
+        Whether each of the two was decoded.
     shapes
         The two shapes.
     count
-        Elements that were compared.
+        The number of compared elements.
     different
         How many have other values; NaN is like any other NaN, and -0 is not 0.
     beyond
         How many differ by more than the tolerances; None without them.
     max_ulp
-        The largest distance from B of A, rounded to the format of B, in units in the last place of
-        that, of numbers that are finite in both; None if B holds no floats.
+        The largest distance between B and A rounded to the format of B, in units in the last place
+        of this format, of numbers that are finite in both; None if B has no floats.
     max_abs, max_abs_index, max_abs_values
-        The largest `|a - b|`, infinite if only one of two is infinite or NaN; where it is first,
-        and the two values.
+        The largest `|a - b|`, infinite if only one of two values is infinite or NaN; its first
+        position, and the two values.
     max_rel, max_rel_index, max_rel_values
         The largest `|a - b| / |a|` of finite numbers.
     sqnr_db
         The ratio of the signal A and the noise A - B, in decibels; None if nothing differs.
     error_ratios
-        The error of A and of B from the reference, each over the error of the reference rounded
-        once to the format of A or B; None without a reference or of quantized weights.
+        The errors of A and B from the reference, each divided by the error of the reference rounded
+        once to the format of A or B; None without a reference, and for quantized weights.
     scale_shifts
-        Of two weights in the same scheme with scales of E8M0, how many scales of B are by how many
-        codes above those of A; None if all are the same, or of others.
+        For two weights of one scheme with scales of E8M0: the number of scales of B by their
+        distance in codes from those of A. None if all are the same, and for other weights.
     explanation
-        What makes B of A; None if nothing was tried, or nothing is.
+        The recipe that makes B from A; None if castwise tried or found none.
 
     """
 
@@ -137,21 +137,21 @@ class TensorDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff(Rendered):
-    """What `diff` found.
+    """The result of `diff`.
 
     Attributes
     ----------
     first, second
         The checkpoints A and B.
     reference
-        The one that errors were measured from; None without.
+        The checkpoint from which errors were measured; None if there was none.
     tensors
-        All tensors, the worst first: those without another, those that cannot be compared, and then
-        those with other values, by the ratio of signal and noise.
+        All tensors, the worst first: those without a counterpart, those that cannot be compared,
+        and then those whose values differ, by the ratio of signal to noise.
     metadata
         The keys of metadata that differ, each with the two texts, None where it is missing.
     tolerant
-        True if tolerances were given, so that only tensors and their values count.
+        True if tolerances were given. Then only missing tensors and values count.
 
     """
 
