@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import inspect
 import os
@@ -166,6 +167,19 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_site_leads_to_every_page(page: Path) -> None:
     address = page.relative_to(PACKAGE).with_suffix("").as_posix()
     assert address in text_of(SITE).splitlines()
+
+
+@pytest.mark.parametrize("scheme", quantization.schemes(), ids=lambda scheme: scheme.name)
+def test_the_site_has_a_page_for_each_scheme(
+    scheme: quantization.Scheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SITE.parent))
+    text = importlib.import_module("schemes").page(scheme)
+    for consumer in quantization.consumers():
+        for loading in consumer.loads:
+            is_loaded = scheme.name in (*loading.schemes, *loading.experts, *loading.stacks)
+            assert (f"| {consumer.name} | `{loading.recipe}` |" in text) == is_loaded
+    assert all(len(sentence.split()) <= LONGEST for sentence in sentences(text))
 
 
 def sentences(text: str) -> Iterator[str]:
