@@ -30,8 +30,9 @@ color:var(--ink);font:14px/1.45 system-ui,sans-serif}
 @media(prefers-color-scheme:dark){.castwise{--ink:#e8e8e8;--paper:#161616;--faint:#444;
 --bar:#6cb6f5;--mark:#ff9d57}}
 .castwise .wide{overflow:auto;max-height:90vh}
-.castwise table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.6em 0}
-.castwise th,.castwise td{padding:.15em .6em;text-align:right;white-space:pre}
+.castwise table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;
+margin:.6em 0}
+.castwise th,.castwise td{padding:.15em .5em;text-align:right;white-space:pre}
 .castwise thead th{position:sticky;top:0;background:var(--paper)}
 .castwise :is(th,td):first-child{position:sticky;left:0;background:var(--paper);padding-left:0}
 .castwise thead th:first-child{z-index:1}
@@ -41,7 +42,7 @@ color:var(--ink);font:14px/1.45 system-ui,sans-serif}
 .castwise b{color:var(--mark)}
 .castwise p{margin:.2em 0}
 .castwise details{margin:.2em 0}
-.castwise summary{cursor:pointer;font-family:ui-monospace,monospace}
+.castwise summary{cursor:pointer;font-family:ui-monospace,monospace;overflow-wrap:anywhere}
 .castwise figure{margin:.8em 0}
 .castwise figcaption{max-width:60em;margin:.2em 0}
 .castwise svg{min-width:44em;max-width:100%;height:auto;display:block}
@@ -58,6 +59,7 @@ h1{font:600 20px/1.3 system-ui,sans-serif;overflow-wrap:anywhere;margin:0 0 .3em
 @media print{body{background:#fff;margin:0;padding:0}
 main.castwise{--ink:#000;--faint:#bbb;--bar:#0b61a4;--mark:#b34700;font-size:9px}
 main.castwise .wide{overflow:visible;max-height:none}
+main.castwise table{font-size:inherit}
 main.castwise :is(th,td){position:static}
 main.castwise svg{min-width:0}
 main.castwise :is(th,td){padding:.1em .5em}
