@@ -1,7 +1,8 @@
 """The documentation as a site, for Sphinx: `.ci/site` builds it into target/site.
 
 Pages lie beside the code. They are staged where their addresses on the site will be, with links
-that lead there, and so is a page of reference for each public room, by its `__all__`.
+that lead there, and so is a page of reference for each public room, by its `__all__`, and one for
+each scheme.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from pathlib import Path, PurePosixPath
 from textwrap import indent
 from types import ModuleType
 
+from castwise import quantization
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / ".site"))
+schemes = importlib.import_module("schemes")
 STAGE = ROOT / "target" / "site-source"
 PAGES = (
     ".site/index.md",
@@ -95,6 +99,9 @@ def stage() -> None:
             target.write_text(relinked(path, target, staged), "utf-8")
         else:
             shutil.copy(path, target)
+    (STAGE / "schemes").mkdir()
+    for scheme in quantization.schemes():
+        (STAGE / "schemes" / f"{scheme.name}.md").write_text(schemes.page(scheme), "utf-8")
     (STAGE / "reference").mkdir()
     with mock(FRAMEWORKS):
         modules = list(public_modules(importlib.import_module("castwise")))

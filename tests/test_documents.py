@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import inspect
 import os
@@ -42,13 +43,22 @@ WITH_COMMANDS = [
     *sorted(readme.CAST.parent.glob("*.md")),
     readme.WHICH_SCHEME,
     readme.FORMATS,
+    readme.COMING_FROM,
     SITE,
 ]
 """The pages whose commands are about `model`, a model of the reader's."""
 PLAIN = [page for page in EVERY_PAGE if page not in {readme.BENCHES, ROOT / "CHANGELOG.md"}]
 """The pages whose sentences are short: all but the log of measurements and that of changes."""
+DIVERGENCES = PACKAGE / "compat" / "divergences.md"
 LONGEST = 32
 """Words of a sentence."""
+TURNS = (
+    *(r"\balone\b", r"\b[aA]s (it|they) stands?\b", r"\ball the same\b", r"\bwhat becomes of\b"),
+    *(r"\b(is|are) (said|told|asked)\b", r"\b[wW]hat stays\b", r"\bthe others\b", r"\bthe like\b"),
+    *(r"\bquantise", r"\bso-manieth\b", r"\bsession", r"^Of "),
+)
+"""Turns that a page does without: its sentences begin with their subjects, and name them."""
+
 HOW = "run `python tests/helpers/readme.py`"
 
 
@@ -85,6 +95,7 @@ def benchmark() -> str:
         (readme.FORMATS, "cheatsheet", readme.cheatsheet),
         (readme.FORMATS, "overflows", readme.overflows),
         (readme.QUANTIZED, "schemes", readme.schemes),
+        (readme.QUANTIZED, "scales", readme.scales),
         (readme.WHICH_SCHEME, "consumers", readme.consumers),
         (readme.README, "speed", lambda: readme.speed(benchmark())),
         (readme.README, "files", lambda: readme.files(section(readme.BENCHES, "checkpoints"))),
@@ -158,6 +169,19 @@ def test_the_site_leads_to_every_page(page: Path) -> None:
     assert address in text_of(SITE).splitlines()
 
 
+@pytest.mark.parametrize("scheme", quantization.schemes(), ids=lambda scheme: scheme.name)
+def test_the_site_has_a_page_for_each_scheme(
+    scheme: quantization.Scheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SITE.parent))
+    text = importlib.import_module("schemes").page(scheme)
+    for consumer in quantization.consumers():
+        for loading in consumer.loads:
+            is_loaded = scheme.name in (*loading.schemes, *loading.experts, *loading.stacks)
+            assert (f"| {consumer.name} | `{loading.recipe}` |" in text) == is_loaded
+    assert all(len(sentence.split()) <= LONGEST for sentence in sentences(text))
+
+
 def sentences(text: str) -> Iterator[str]:
     """Give the sentences and the items of lists of a page, without code, tables and headings."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->|^[|#].*?$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -170,6 +194,13 @@ def sentences(text: str) -> Iterator[str]:
 def test_sentences_are_short(page: Path) -> None:
     for sentence in sentences(text_of(page)):
         assert len(sentence.split()) <= LONGEST, sentence
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != DIVERGENCES], ids=page_name)
+def test_sentences_name_their_subjects(page: Path) -> None:
+    for sentence in sentences(text_of(page)):
+        found = [turn for turn in TURNS if re.search(turn, sentence)]
+        assert not found, (found, sentence)
 
 
 # Commands of pages.

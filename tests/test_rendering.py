@@ -75,7 +75,7 @@ def check_stands_alone(page: str) -> Parser:
     return parsed
 
 
-def test_columns_go_before_names_are_cut_at_the_left() -> None:
+def test_columns_go_before_names_are_shortened() -> None:
     table = Table(
         ("tensor", "shape", "bytes"),
         lambda: [("model.layers.0.self_attn.q_proj.weight", "4096x4096", "1,024")],
@@ -89,22 +89,49 @@ def test_columns_go_before_names_are_cut_at_the_left() -> None:
     assert header.split() == ["tensor", "bytes"]
     assert row == "model.layers.0.self_attn.q_proj.weight  1,024"
     *_, cut = text_lines([table], width=30)
-    assert cut.startswith("...")
-    assert cut.split()[0].endswith("q_proj.weight")
-    assert len(cut) <= 30
+    assert cut == "…0.self_attn.q_proj      1,024"
 
 
-def test_a_name_that_is_cut_keeps_the_number_of_its_layer() -> None:
-    names = [f"model.layers.{layer}.self_attn.(k_proj|q_proj).weight" for layer in (3, 17)]
+@pytest.mark.parametrize(
+    ("start", "width", "shown"),
+    [
+        ("model.layers.3.self_attn", 25, "3…self_attn.k_proj"),
+        ("model.layers.17.mlp.experts.42", 26, "17…42.k_proj"),
+        ("model.layers.*.mlp.shared_expert", 22, "*…expert.k_proj"),
+        ("blk.0.a_very_long_component", 24, "0…omponent.k_proj"),
+        ("decoder", 24, "decoder.k_proj"),
+    ],
+)
+def test_a_short_name_keeps_the_numbers_of_layers(start: str, width: int, shown: str) -> None:
+    """Without the last component that all names share, as far as they fit."""
+    names = [f"{start}.{name}_proj.weight" for name in "kq"]
     table = Table(("tensor", "bytes"), lambda: [(name, "1,024") for name in names])
-    *_, third, last = text_lines([table], width=37)
-    assert third.startswith("...3...")
-    assert last.startswith("...17...")
-    assert third.split()[0].endswith("(k_proj|q_proj).weight")
-    assert max(len(third), len(last)) <= 37
+    *_, line, other = text_lines([table], width=width)
+    assert line.split() == [shown, "1,024"]
+    assert other.split()[0].endswith("q_proj")
+    assert max(len(line), len(other)) <= width
+    names[1] = names[1].replace("weight", "bias")
+    *_, line, other = text_lines([table], width=width)
+    assert line.split()[0].endswith("weight")
+    assert other.split()[0].endswith("bias")
 
 
-@pytest.mark.parametrize(("width", "more"), [(60, set()), (80, {"cheaper"})])
+def test_cells_lose_their_second_words_before_columns_of_the_decision_go() -> None:
+    table = Table(
+        ("weights", "bytes", "cheaper"),
+        lambda: [("model.layers.0.self_attn.q_proj.weight", "16 MB", "nvfp4 -7.3 MB")],
+        text_columns=1,
+        spare=("cheaper",),
+        decision=frozenset(("cheaper",)),
+        short=frozenset(("cheaper",)),
+    )
+    assert [*text_lines([table], width=60)][2].endswith("16 MB  nvfp4 -7.3 MB")
+    assert [*text_lines([table], width=40)][2].endswith("16 MB    nvfp4")
+    header, *_ = text_lines([table], width=22)
+    assert header.split() == ["weights", "bytes"]
+
+
+@pytest.mark.parametrize(("width", "more"), [(60, set()), (80, {"cheaper", "dearer"})])
 def test_advice_keeps_the_decision_on_a_narrow_terminal(
     tmp_path: Path, width: int, more: set[str]
 ) -> None:

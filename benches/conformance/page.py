@@ -208,30 +208,33 @@ def _option_texts(recipe: Recipe) -> list[str]:
 
 
 _LEGEND = """\
-Each library casts every pair of formats that it has, by its plain public call. A row holds pairs
-that it casts alike. A cell says what becomes of
+Each library casts every pair of formats that it has, by its plain public call. A row has the pairs
+that the library casts alike. The columns describe the results:
 
-- **halfway**: values in the middle between two of the target, and those next to them. `even`,
-  `away` or `zero`: to which they are rounded; `after float32`: rounded twice;
-- **overflow**, **infinity**, **NaN**: finite values of either sign beyond the target's range,
-  infinities, and NaN. `largest`: the largest or smallest number, on the value's side;
-  `low bits`: those of the whole number; `smallest`: the smallest number, on either side;
-- **subnormal**: values below the normal range of either format, `kept` or made 0;
+- **halfway**: values in the middle between two numbers of the target, and values beside it. They
+  are rounded to the `even` number, `away` from zero or towards `zero`. `after float32` means that
+  they are rounded twice.
+- **overflow**, **infinity**, **NaN**: finite values beyond the range of the target, infinities, and
+  NaN. `largest` is the largest or smallest number, with the sign of the value. `smallest` is the
+  smallest number for both signs. `low bits` are those of the whole number.
+- **subnormal**: values below the normal range of either format, `kept` or made 0.
 - **-0**: negative zero.
+- **castwise.cast**: the options that give the same bits, which `like=` sets. If an option is
+  `raise`, or if no options give the bits, the numbered note has the reason. Any NaN equals any
+  other NaN.
+- **standard**: `yes` if every column follows the standard of the target, else the columns that do
+  not. `·` means that the target has no standard.
 
-`A or B`: one or the other, by value. `varies`, `otherwise` and `others`: as the note says. `·`: no
-value of these pairs is in that condition. Under **castwise.cast** stand the options that give the
-same bits, which `like=` sets; where one says `raise`, or there are none, the note with its number
-says why. Which of several NaN a NaN becomes is not compared.
+`A or B` means that the result depends on the value. For `varies`, `otherwise` and `others`, the
+note describes the result. `·` means that none of these pairs has such values.
 
-**Standard**: `yes` if every condition follows the standard of the target, else the conditions that
-do not; `·` if the target has no standard. IEEE 754-2019 is the standard of float64, float32 and
-float16, and the measure of bfloat16. OCP OFP8 1.0 is the standard of float8_e4m3fn and float8_e5m2;
-it allows saturation and overflow. OCP MX 1.0 is the standard of float6 and float4. IEEE 754 leaves
-open what NaN, and floats beyond the range of an integer, become as integers.
+IEEE 754-2019 is the standard of float64, float32 and float16, and the measure for bfloat16. OCP
+OFP8 1.0 is the standard of float8_e4m3fn and float8_e5m2; it allows saturation and overflow. OCP MX
+1.0 is the standard of float6 and float4. IEEE 754 does not define the integers for NaN and for
+floats beyond the range of an integer.
 
-`integers`, `floats` and `complex` are all formats of that kind that the library has; a format to
-itself is a copy, and not shown.
+`integers`, `floats` and `complex` mean all formats of that kind that the library has. A cast of a
+format to itself copies, and has no row.
 """
 
 

@@ -38,18 +38,18 @@ def test_a_row_is_for_all_layers(model: Path, tmp_path: Path) -> None:
     arguments = ("cast", model, tmp_path / "out.safetensors", "--dtype", "float16")
     header, *rows, total = table(run(*arguments, code=1).stdout)
     assert header[:5] == ["tensor", "shape", "from", "to", "tensors"]
-    assert {row[0]: row[1:6] for row in rows} == {
+    assert {row[0]: [*row[1:5], row[6]] for row in rows} == {
         "model.layers.*.mlp.up_proj.weight": ["8", "float32", "float16", "12", "0.0%"],
         "model.layers.*.norm": ["4", "float32", "float16", "12", "0.0%"],
         "model.layers.12.norm": ["6", "float32", "float16", "1", "0.0%"],
         "model.embed.weight": ["8", "float32", "float16", "1", "0.0%"],
     }
     (up_proj,) = [row for row in rows if row[0].endswith("up_proj.weight")]
-    assert (up_proj[6], up_proj[-2:]) == ("1", ["inf", "-inf"])
-    assert total[:4] == ["total", "26", "0.0%", "1"]
+    assert (up_proj[7], up_proj[5], up_proj[-1]) == ("1", "-inf", "inf")
+    assert total[:5] == ["total", "26", "-inf", "0.0%", "1"]
     every = table(run(*arguments, "--all", "--overwrite", code=1).stdout)
     assert len(every) == 2 + 26
-    assert every[0][4] == "exact"
+    assert every[0][4:7] == ["SQNR", "dB", "exact"]
     assert every[-1][:3] == ["total", "26", "tensors"]
 
 
@@ -107,7 +107,7 @@ def test_narrow_tables_leave_out_columns_of_zeros_first(tmp_path: Path) -> None:
     whole = table(run_on_terminal(*arguments, columns=200, stream="stdout")[1])[0]
     assert "saturated" in whole
     narrow = table(run_on_terminal(*arguments, columns=90, stream="stdout")[1])[0]
-    assert {"overflowed", "underflowed", "exact"} < set(narrow)
+    assert {"overflowed", "underflowed", "SQNR"} < set(narrow)
     assert "saturated" not in narrow
     assert "shape" not in narrow
 
@@ -183,7 +183,7 @@ def test_80_columns_tell_weights_apart(transformer: Path, tmp_path: Path) -> Non
     ]
     for command in commands:
         header, _, *rows = rows_at_80_columns(*command)
-        names = [row[0] for row in rows if row[0].endswith(("weight", "weight_packed"))]
+        names = [row[0] for row in rows if row[0].endswith(("proj", "weight", "weight_packed"))]
         assert len(set(names)) == len(names) == 7, (command, names)
         assert "tensors" in header or "number" in header, command  # a row for both layers
     header, _, *rows = rows_at_80_columns("verify", transformer, quantized, code=1)

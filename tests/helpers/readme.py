@@ -3,7 +3,7 @@
 README.md: ten rows of the table of speed, which `benches/cast.py --readme` writes into
 benches/README.md, also as its picture, and a sentence about files. Other pages: the picture of a
 survey, the accuracy of the digits model in several formats (needs scikit-learn), and the tables of
-formats, schemes and consumers.
+formats, schemes, scales and consumers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from castwise import checkpoint, quantization
 from castwise._options import Like
 from castwise.arrays.library_casts import libraries as library_table
 from castwise.quantization import Loading, Scheme
+from castwise.quantization.producers.schemes import SCALES, has_scales
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ BENCHES = ROOT / "benches" / "README.md"
 PACKAGE = ROOT / "python" / "castwise"
 FORMATS = PACKAGE / "formats.md"
 CAST = PACKAGE / "checkpoint" / "cast.md"
+COMING_FROM = PACKAGE / "coming_from.md"
 QUANTIZED = PACKAGE / "quantization" / "quantized.md"
 WHICH_SCHEME = PACKAGE / "quantization" / "which_scheme.md"
 DIGITS = ROOT / "benches" / "digits"
@@ -284,6 +286,31 @@ def schemes() -> str:
     return "\n".join(lines) + "\n"
 
 
+def scales() -> str:
+    """Markdown: the ratio of signal to noise of random weights by each choice of scales, in dB."""
+    rng, shape = np.random.default_rng(0), (200, 800)
+    weights = {
+        "normal": rng.standard_normal(shape),
+        "Laplace": rng.laplace(size=shape),
+        "Student's t, 5 degrees": rng.standard_t(5, shape),
+    }
+    arrays = [array.astype(np.float32) for array in weights.values()]
+    lines = [
+        f"| scheme | `scales` | {' | '.join(weights)} |",
+        f"|---|---|{'--:|' * len(weights)}",
+    ]
+    for scheme in quantization.schemes():
+        choices = [choice for choice in SCALES if has_scales(choice, scheme)]
+        for choice in choices if len(choices) > 1 else ():
+            ratios = [
+                quantization.quantize(array, scheme.name, scales=choice).report(array).sqnr_db
+                for array in arrays
+            ]
+            cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+            lines.append(f"| `{scheme.name}` | `{choice}` | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
 def of_experts(loading: Loading) -> str:
     """Which schemes a consumer loads of experts, beside those of linear layers."""
     missing = [name for name in loading.schemes if name not in loading.experts]
@@ -314,9 +341,9 @@ def consumers() -> str:
         "`--for`",
         "`--recipe`",
         "schemes",
-        "of experts",
+        "for experts",
         "with `--inputs dynamic`, or a scale",
-        "by",
+        "evidence",
     )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for consumer in quantization.consumers():
@@ -348,6 +375,7 @@ def main() -> None:
         (FORMATS, "cheatsheet", cheatsheet()),
         (FORMATS, "overflows", overflows()),
         (QUANTIZED, "schemes", schemes()),
+        (QUANTIZED, "scales", scales()),
     ):
         page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
     PICTURE.write_text(picture(), "utf-8")

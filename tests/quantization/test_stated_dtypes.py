@@ -89,7 +89,7 @@ def test_what_is_lost_by_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFix
     summary = checkpoint.dequantize_file(source, tmp_path / "out", "float16")
     findings = [(one.kind, one.tensor, one.count) for one in summary.findings()]
     assert ("overflow", "big.weight", 1) in findings
-    assert "other tensors become float16 with the weights" in caplog.text
+    assert "will be float16, too, because config.json has one dtype" in caplog.text
     assert "3: big.weight, embed.weight, norm.weight" in caplog.text
 
 

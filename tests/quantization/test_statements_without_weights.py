@@ -71,7 +71,7 @@ def test_dequantize_removes_a_stale_statement(
     assert checkpoint.inspect(tmp_path / "cast").quantization is not None
 
     assert main(["dequantize", str(source), str(out)]) == 0
-    assert f"{method} states; that is left out" in caplog.text
+    assert f"{method} states; the statement is left out" in caplog.text
     found = checkpoint.load(out)
     for name, array in TENSORS.items():
         assert_same(found[name], array)

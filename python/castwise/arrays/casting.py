@@ -89,12 +89,12 @@ def cast_tree(
     ----------
     tree : nested mapping, list, tuple, namedtuple or dataclass instance
         Leaves that are numpy arrays or numpy scalars are cast, and arrays of a library that has an
-        adapter (`castwise.adapters`), to arrays of that library. What else `cast` takes for an
-        array (of pandas, xarray, zarr, h5py, ...) becomes a numpy array. All other leaves (None,
-        Python numbers, strings, jax's random keys, ...) are not changed, and neither is the tree
-        itself. Once jax is imported, containers of classes that are registered with it are taken
-        apart and rebuilt by jax: what is static stays. Other mappings that cannot be copied with
-        other values become plain dicts.
+        adapter (`castwise.adapters`), to arrays of that library. Other arrays that `cast` takes
+        (of pandas, xarray, zarr, h5py, ...) become numpy arrays. All other leaves (None, Python
+        numbers, strings, jax's random keys, ...) do not change, nor does the tree itself. After
+        jax is imported, jax takes apart and rebuilds the containers that are registered with it;
+        static fields do not change. Other mappings that cannot be copied with other values become
+        plain dicts.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         One target for all arrays, or a mapping of paths or regular expressions to targets. The path
         of a leaf consists of the keys, indices and field names that lead to it, joined by ``/``. A
@@ -120,15 +120,15 @@ def cast_tree(
     Warns
     -----
     UserWarning
-        A key of a mapping matches the path of no array; with the path that is spelled most like
-        it. (`DTypePolicyMap.explain` says it of a map of policies.)
+        A key of a mapping matches the path of no array; the warning has the most similar path.
+        (For a map of policies, `DTypePolicyMap.explain` reports such keys.)
 
     Raises
     ------
     TypeError
-        An unknown dtype or policy, an option that is about one array, an array with a mask or with
-        nulls, or that no format describes, a container that castwise cannot rebuild (an
-        xarray.Dataset, a file of h5py).
+        An unknown dtype or policy; an option for a single array; an array with a mask or nulls, or
+        of a dtype without a format; a container that castwise cannot rebuild (an xarray.Dataset, a
+        file of h5py).
     ValueError
         An invalid regular expression; a path that two keys match (the message has both).
     OverflowError, ValueError

@@ -30,7 +30,7 @@ class Comparison(Rendered):
     count : int
         How many elements there are.
     equal_bits : int
-        How many have the same bits; of two formats, in one that holds both.
+        How many have the same bits; if the formats differ, in a format that holds both.
     different : int
         How many have other bits, NaN beside NaN left out. -0 is not 0.
     max_ulp : int or None

@@ -159,7 +159,7 @@ def cast_like(
             raise
         raise type(error)(
             f"{value[0]}, and no options give what {like} gives: {rule.reason}. Leave like= out, "
-            "and say what it becomes by overflow= and nan=."
+            "and choose the result by overflow= and nan=."
         ) from error
 
 

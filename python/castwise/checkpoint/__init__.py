@@ -1,4 +1,4 @@
-"""Checkpoint files: load, save, look into, and cast whole models.
+"""Checkpoint files: load, save, inspect, compare and convert whole models.
 
 Containers: `.safetensors` (a file, or a folder of shards with its index, also one with others
 inside, such as a pipeline of diffusers), `.npz` and `.npy`, in which all formats of castwise's
@@ -6,7 +6,7 @@ table survive; `.h5` and `.keras`, which hold those that Keras reads; and the fi
 (`.pt`, `.pth`, `.bin`, `.ckpt`), which are only read.
 
 Files are untrusted: headers are checked before anything they claim is allocated, and no pickle is
-ever unpickled. What is written appears under its name only when it is complete.
+ever unpickled. A written file appears under its name only when it is complete.
 """
 
 from typing import TYPE_CHECKING

@@ -37,7 +37,7 @@ _NPY = ".npy"
 def inspect(
     path: str | os.PathLike[str], *, assume: str | Mapping[str, str] | None = None
 ) -> Inspection:
-    """Read the headers of a checkpoint, and none of its data; say what is quantized.
+    """Read the headers of a checkpoint, without its data, and report which weights are quantized.
 
     Parameters
     ----------

@@ -12,23 +12,23 @@ dequantize_file = conversion(Dequantize)
 transcode_file = conversion(Transcode)
 
 finish = finishing(
-    """Make a checkpoint of its parts, which runs with `part` have converted.
+    """Make a checkpoint from its parts, which runs with `part` have converted.
 
-    These are runs of `cast_file`, `dequantize_file`, `quantize_file` or `transcode_file`. All bytes
-    are read and compared with the checksums of the parts. It appears when it is complete, and the
-    parts are gone then. With `overwrite` it replaces what is there by now, also where the parts did
-    not ask for it.
+    The parts come from runs of `cast_file`, `dequantize_file`, `quantize_file` or `transcode_file`.
+    castwise reads all bytes, and compares them with the checksums of the parts. The checkpoint
+    appears when it is complete, and castwise removes the parts. With `overwrite` the checkpoint
+    replaces an existing one, even if the parts were converted without `overwrite`.
 
     Returns
     -------
-    What they would return without parts.
+    The result of the same run without parts.
 
     Raises
     ------
     CheckpointError
-        A part is missing, or still being converted; a file of theirs is missing, or was changed,
-        and the message names the parts to convert again; the source was changed since; or
-        `destination` is there, and is to stay.
+        A part is missing, or not complete; a file of a part is missing or has changed, and the
+        message names the parts to convert again; the source has changed since; or `destination`
+        exists, and `overwrite` is False.
     OSError
         A file cannot be read or written, or the disk is full.
 

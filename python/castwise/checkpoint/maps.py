@@ -30,8 +30,8 @@ class _Family(NamedTuple):
 def map_names() -> tuple[str, ...]:
     """Return the names of the maps that come with castwise.
 
-    They say what the models of a family keep, and take the format of all other floating tensors
-    from `dtype`.
+    Each map lists the tensors that models of a family keep. All other floating tensors get the
+    format of `dtype`.
 
     Examples
     --------

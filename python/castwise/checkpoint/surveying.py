@@ -64,8 +64,8 @@ _FLOAT8 = "fp8"
 _WIDE_BITS = 16
 _LEAST_SHARE = 5e-4
 _SCHEMES: dict[str, Scheme] = {row.name: row for row in schemes()}
-_COLUMNS = ("tensor", "dtype", "shape", "exponents", "tensors", "smallest", "largest")
-_TEXT_COLUMNS = 4
+_TEXT_COLUMNS = ("tensor", "dtype", "shape")
+_LAST_COLUMNS = ("tensors", "smallest", "largest", "exponents")
 # How many groups are drawn, the worst first.
 _DRAWN = 16
 
@@ -452,12 +452,17 @@ def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[
 
 
 def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
-    """Show exponents and predictions, of each tensor or in a row for those of all layers."""
+    """Show exponents and predictions, of each tensor or in a row for those of all layers.
+
+    Matrices come before vectors, which no recipe quantizes.
+    """
     groups: dict[Any, list[TensorSurvey]] = {}
     for index, tensor in enumerate(result.tensors):
         key = index if every else (group_name(tensor.name), tensor.shape, tensor.dtype)
         groups.setdefault(key, []).append(tensor)
-    rows = list(groups.values())
+    rows = sorted(
+        groups.values(), key=lambda group: sum(size > 1 for size in group[0].shape) < MATRIX
+    )
     histograms = [_histogram(group) for group in rows]
     axis = joint_axis(histograms)
     left_out = set() if len(rows) < len(result.tensors) else {"tensors"}
@@ -465,7 +470,8 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
     def table(
         groups: Sequence[Sequence[TensorSurvey]], left_out: set[str], *, is_ranked: bool
     ) -> Table:
-        header = [name for name in (*_COLUMNS, *result.targets) if name not in left_out]
+        columns = (*_TEXT_COLUMNS, *result.targets, *_LAST_COLUMNS)
+        header = [name for name in columns if name not in left_out]
 
         @cache
         def rows() -> list[list[str]]:
@@ -477,8 +483,14 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
         return Table(
             header,
             lambda: iter(rows()),
-            text_columns=sum(name in _COLUMNS[:_TEXT_COLUMNS] for name in header),
-            spare=("dtype", "shape", "smallest", "tensors", "largest", "exponents"),
+            text_columns=sum(name in _TEXT_COLUMNS for name in header),
+            has_last_text=True,
+            spare=(
+                *("dtype", "shape", "smallest", "exponents", "tensors", "largest"),
+                *result.targets[:-1],
+            ),
+            decision=frozenset(result.targets),
+            short=frozenset(result.targets),
             ranked=is_ranked,
         )
 
@@ -587,12 +599,12 @@ def _cells(group: Sequence[TensorSurvey], targets: Sequence[str], strip: str) ->
         _name(group),
         tensor.dtype,
         shape_text(tensor.shape),
-        strip,
         f"{len(group):,}",
         f"{smallest:.1e}",
         f"{max(row.amax for row in group):.3g}",
+        strip,
     )
-    return dict(zip(_COLUMNS, columns, strict=True)) | {
+    return dict(zip((*_TEXT_COLUMNS, *_LAST_COLUMNS), columns, strict=True)) | {
         target: _prediction_text(group, target) for target in targets
     }
 

@@ -110,7 +110,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--top": {
         "metavar": "N",
         "type": _count_argument,
-        "help": "print the worst N rows alone, or the first N where nothing is ranked",
+        "help": "print only the N worst rows, or the first N of a table without a ranking",
     },
     "--all": {
         "action": "store_true",
@@ -127,7 +127,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
     },
     "--exit-zero": {
         "action": "store_true",
-        "help": "exit code 0 whatever was lost; errors stay 2",
+        "help": "exit code 0 in spite of losses; errors still give 2",
     },
 }
 
@@ -245,15 +245,15 @@ def add_compared(
     comparison.add_argument(
         "--dtype",
         metavar="D",
-        help=f"what quantized weights are decoded to: {formats} (default: the format of the other "
-        f"one if that is plain, else {formats.partition(',')[0]}); with --map its default",
+        help=f"the format of decoded weights: {formats} (default: the format of the other "
+        f"checkpoint if that is plain, else {formats.partition(',')[0]}); with --map its default",
     )
     comparison.add_argument(
         "--arithmetic",
         choices=get_args(Arithmetic),
         default=get_args(Arithmetic)[0],
-        help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
-        "it (exact)",
+        help="as for castwise dequantize (peer, the default), or the exact values of the stored "
+        "codes and scales (exact)",
     )
     return comparison
 

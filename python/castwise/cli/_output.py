@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from castwise.rendering.exponents import BARS
 from castwise.rendering.sheet import Lines, Sheet
-from castwise.rendering.text import text_lines
+from castwise.rendering.text import CUT, text_lines
 from castwise.rendering.words import printable
 from castwise.text.wording import for_command
 
@@ -32,7 +32,7 @@ COLOR_OPTION: Mapping[str, Any] = {
 """What argparse is told of --color."""
 
 _CELL_CHARACTERS = 72
-_ASCII_BARS = str.maketrans(BARS, " .:-=+*#@")
+_ASCII = str.maketrans(BARS + CUT, " .:-=+*#@~")
 _COLUMNS = 80  # of a terminal that does not say
 
 
@@ -103,7 +103,7 @@ def show_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
         worded_sheet(sheet), width=width, longest=_CELL_CHARACTERS, top=top, color=color
     )
     for line in lines:
-        print(line.translate(_ASCII_BARS) if in_ascii else line)
+        print(line.translate(_ASCII) if in_ascii else line)
 
 
 def _columns() -> int | None:
@@ -125,9 +125,9 @@ def takes_color(stream: TextIO, when: str) -> bool:
 
 
 def _writes_bars(stream: TextIO) -> bool:
-    """Return True if the encoding of a stream has the letters of histograms."""
+    """Return True if the encoding of a stream has the letters of tables."""
     try:
-        BARS.encode(stream.encoding or "utf-8")
+        (BARS + CUT).encode(stream.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError, AttributeError):
         return False
     return True

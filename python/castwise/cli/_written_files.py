@@ -30,6 +30,19 @@ _STARTS = {
 }
 
 _NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
+_TITLES = {
+    "advise": "Advice for {source}",
+    "survey": "Magnitudes of {source}, and predicted losses",
+    "inspect": "Tensors of {file}",
+    "diff": "Differences of {first} and {second}",
+    "verify": "Comparison of {first} and {second}",
+    "verify --for": "Does {consumer} load {first}?",
+    "cast": "{destination}, cast from {source}",
+    "quantize": "{destination}, quantized from {source}",
+    "dequantize": "{destination}, decoded from {source}",
+    "transcode": "{destination}, transcoded from {source}",
+}
+"""The titles of pages, by command."""
 
 # The arguments of commands that name checkpoints.
 _CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")
@@ -117,8 +130,13 @@ def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
     """Make a page of a sheet, under the command that it is of."""
     from castwise.rendering.html import page_lines  # noqa: PLC0415  (3 milliseconds)
 
-    version = Lines((f"by castwise {castwise.__version__}",))
-    return page_lines(f"castwise {options.command_line}", [version, *worded_sheet(sheet)])
+    command = options.command_line
+    name = command.partition(" ")[0]
+    if getattr(options, "second", "") is None:
+        name = "verify --for"
+    title = _TITLES.get(name, "").format_map(vars(options))
+    origin = Lines((f"castwise {castwise.__version__}: castwise {command}",))
+    return page_lines(title or f"castwise {command}", [origin, *worded_sheet(sheet)])
 
 
 def _check(options: argparse.Namespace, name: str, path: Path) -> None:

@@ -22,15 +22,15 @@ from castwise.quantization.producers.schemes import SCALES
 from castwise.text.parsed_files import parsed_file
 
 _ADVISE = """\
-Advise which format or scheme each weight of a checkpoint gets, so that the checkpoint
-takes no more than so many bytes, or bits of a parameter, or loses no more than that,
-and the sum of the weights' relative squared errors is least. Every weight is read
-once; no data and no GPU is needed. Weights that engines fuse, and the experts of a
-layer, share a choice; routers get 16 bits or stay, as embeddings and heads do for
-those who do not load them quantized; norms stay.
+Advise a format or scheme for each weight of a checkpoint. The checkpoint takes at most
+the given bytes, or bits a parameter, or has at most the given error. Among the choices
+that fit, castwise takes those with the least sum of relative squared errors. It reads
+every weight once, and needs no data and no GPU. Weights that engines fuse, and the
+experts of a layer, share a choice. Routers get at least 16 bits, and so do embeddings
+and heads for consumers that do not load them quantized. Norms do not change.
 
-The map goes to castwise quantize SRC DST --map FILE, or if it names no scheme to
-castwise cast SRC DST --map FILE; with -o that command is printed.
+The map is for castwise quantize SRC DST --map FILE; a map without schemes is for
+castwise cast SRC DST --map FILE. With -o, castwise prints this command.
 """
 _EXIT_CODES = """\
 exit codes:
@@ -51,7 +51,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     describe(parser, _ADVISE, _EXIT_CODES, examples=_EXAMPLES)
     add_arguments(parser, "source")
-    budget = parser.add_argument_group("budget, of which one is given")
+    budget = parser.add_argument_group("budget (exactly one of these)")
     limits = budget.add_mutually_exclusive_group(required=True)
     limits.add_argument(
         "--budget",
@@ -69,7 +69,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--error",
         metavar="E",
         type=float,
-        help="the mean relative squared error of the weights, such as 1e-3, in the fewest bytes",
+        help="the largest mean relative squared error of the weights, in the fewest bytes: 1e-3 is "
+        "about that of float8, 1e-2 that of 4 bits",
     )
     choice = parser.add_argument_group("choice")
     choice.add_argument(
@@ -82,21 +83,21 @@ def define(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--recipe",
         metavar="R",
-        help="whose schemes: compressed-tensors (the default), modelopt, deepseek, ...",
+        help="the producer of the schemes: compressed-tensors (default), modelopt, deepseek, ...",
     )
     choice.add_argument(
         "--for",
         dest="consumer",
         metavar="WHO",
-        help="who is to load the result, which gets no other formats and schemes than it loads: "
+        help="the program that will load the result, with only the schemes that it loads: "
         f"{', '.join(consumer.name for consumer in consumers())}",
     )
     choice.add_argument(
         "--groups",
         metavar="FILE",
         type=local_path_argument,
-        help="JSON or TOML: a list of regular expressions, or names of them; weights that match "
-        "one with the same text in its groups share a choice",
+        help="JSON or TOML: a list of regular expressions, or a table of them by name; weights "
+        "that match the same expression with the same text in its groups share a choice",
     )
     choice.add_argument(
         "--importance",
@@ -110,15 +111,15 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         action="append",
         default=[],
-        help="weights whose error does not count, since you do not use them: those whose whole "
-        "names, or whose modules', match get the fewest bytes; as often as needed",
+        help="weights that you do not use: if their whole names, or those of their modules, "
+        "match, their errors do not count, and they get the fewest bytes; as often as needed",
     )
     choice.add_argument(
         "--quantize-embeddings",
         metavar="yes|no",
         choices=("yes", "no"),
-        help="whether embeddings and heads may get schemes (default: without --for, and for those "
-        f"who load them so: {', '.join(row.name for row in consumers() if row.embeddings)})",
+        help="whether embeddings and heads may get schemes (default: yes without --for, and for "
+        f"{', '.join(row.name for row in consumers() if row.embeddings)}; else no)",
     )
     choice.add_argument(
         "--scales",
@@ -182,7 +183,7 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _say_next(advice: Advice, path: Path) -> None:
-    """Say where the map is, and which commands take it."""
+    """Print where the map is, and the commands that take it."""
     if not advice.map:
         say(f"{path}: a map without keys: every weight may stay as it is")
         return

@@ -15,25 +15,26 @@ from castwise.cli._output import say
 
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, .h5, .keras, a file of torch (.pt, .pth,
-.bin, .ckpt: only read), or a folder of safetensors shards, in itself or in folders
-of it, such as a pipeline of diffusers. Where a folder has pytorch_model.bin or its
-shards and no safetensors, these become safetensors. Packages can add other suffixes.
-Files, but of HDF5, and folders may be on an object store: s3://bucket/name.
+.bin, .ckpt: only read), or a folder of safetensors shards, in itself or in its folders,
+such as a pipeline of diffusers. In a folder without safetensors, pytorch_model.bin or
+its shards become safetensors. Packages can add other suffixes. Files (except HDF5) and
+folders may be on an object store: s3://bucket/name.
 
-DST appears, or with --overwrite is replaced, when it is complete (a folder on a
-store file by file), and may be SRC itself, unless that is a folder on a store; then
-a loss leaves SRC as it was. Tensors pass through memory in pieces of about a
-mebibyte. Metadata is kept, and so is, byte for byte, every integer, bool and complex
-tensor that no key of a map names.
-Codes and scales of quantized weights are not cast as if they were plain numbers.
+DST appears, or with --overwrite is replaced, when it is complete; a folder on a store
+is replaced file by file. DST may be SRC itself, unless SRC is a folder on a store; a
+loss then leaves SRC unchanged. castwise processes tensors in pieces of about a mebibyte.
+Metadata does not change, nor do the bytes of integer, bool and complex tensors that no
+key of a map names. castwise does not cast codes and scales of quantized weights as if
+they were plain numbers.
 """
 _FINDINGS = """\
-  1  it was written, but values were lost as --fail-on says: numbers became infinite or
-     NaN, integers wrapped, NaN became numbers without --nan zero, or more nonzero values
-     of a tensor became zero than --max-zeros allows; each goes to standard error
+  1  DST was written, but values were lost (--fail-on chooses the kinds): numbers became
+     infinite or NaN, integers wrapped, NaN became numbers without --nan zero, or more
+     nonzero values of a tensor became zero than --max-zeros allows; standard error
+     lists the losses
 """
 _ERROR = """\
-  2  an error; DST is as it was, unless the message says that it was written
+  2  an error; DST is unchanged, unless the message reports that it was written
 """
 
 _EXAMPLES = (

@@ -18,10 +18,10 @@ from castwise.cli._results import show_result
 
 _DIFF = """\
 Compare two checkpoints, each unquantized or quantized in any way that castwise
-dequantize reads: names, shapes, formats, metadata and values, the worst first. Where
-values or formats differ, recipes are tried that may have made B of A: roundings,
-overflow, NaN, a format between, zeros for subnormals, a factor, scales of blocks. The
-plainest that fits is tried on every element.
+dequantize reads: names, shapes, formats, metadata and values, the worst first. If
+values or formats differ, castwise tries recipes that may have made B from A: roundings,
+overflow, NaN, an intermediate format, zeros for subnormals, a factor, scales of blocks.
+It tries the plainest recipe that fits on every element.
 """
 _EXIT_CODES = """\
 exit codes:
@@ -46,22 +46,22 @@ def define(parser: argparse.ArgumentParser) -> None:
     comparison.add_argument(
         "--rename",
         metavar="FILE",
-        help="JSON or TOML: names of tensors of A, each with its name in B",
+        help="JSON or TOML: a table from names in A to names in B",
     )
     comparison.add_argument(
         "--reference",
         metavar="R",
         type=path_argument,
-        help="a checkpoint from which the errors of A and B are measured, each over the error of "
-        "R rounded once to its format",
+        help="a checkpoint from which the errors of A and B are measured, each divided by the "
+        "error of R rounded once to its format",
     )
     for name, text in (("--rtol", "relative to A"), ("--atol", "absolute")):
         comparison.add_argument(
             name,
             metavar="X",
             type=float,
-            help=f"the tolerance of values, {text}; other formats, names and metadata are then no "
-            "differences",
+            help=f"the tolerance of values, {text}; differences of formats, names and metadata "
+            "then do not count",
         )
     add_arguments(parser, "--threads")
     add_output(parser, "--html", "--top", formats=("--json", "--quiet"))

@@ -14,8 +14,8 @@ from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
 
 _FINISH = """\
-Make DST of its parts, when all are there, and print what the conversion lost. Exit
-codes are those of castwise cast.
+Make DST from its parts when all are complete, and print the losses of the conversion.
+The exit codes are those of castwise cast.
 """
 _EXAMPLES = ("finish parted",)
 
@@ -24,7 +24,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     describe(parser, _FINISH, examples=_EXAMPLES)
     parser.add_argument(
-        "destination", metavar="DST", type=path_argument, help="as given with --part"
+        "destination", metavar="DST", type=path_argument, help="the DST of the runs with --part"
     )
     add_arguments(parser, "--overwrite")
     add_arguments(parser.add_argument_group("losses"), "--fail-on", "--max-zeros", "--exit-zero")

@@ -12,7 +12,7 @@ from castwise.cli._parser import describe
 from castwise.rendering.sheet import Table
 
 _FORMATS = """\
-List the formats: what each holds, and whether numpy and safetensors have a dtype for it.
+List the formats, their ranges, and whether numpy and safetensors have a dtype for them.
 """
 _EXAMPLES = ("formats", "formats --json")
 _FORMAT_FIELDS = (

@@ -13,8 +13,8 @@ from castwise.cli._paths import path_argument
 from castwise.cli._results import show_result
 
 _INSPECT = """\
-Show the tensors of a checkpoint, from its headers alone, and which weights are
-quantized: scheme, payload, scales, and what lacks its counterpart.
+List the tensors of a checkpoint from its headers, and which weights are quantized:
+scheme, payload and scales, payloads without a scale, and scales without a payload.
 """
 _EXAMPLES = ("inspect model", "inspect model.safetensors --all", "inspect model --json")
 

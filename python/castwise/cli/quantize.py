@@ -8,25 +8,26 @@ from castwise.checkpoint.requests.options import Quantize
 from castwise.cli._conversion import ConversionCommand
 
 _QUANTIZE = """\
-Quantize the weights of a checkpoint, a file or a folder of shards, and write it as a
-producer's tools do, bit for bit: codes and scales under its names, what states them in
-config.json (and hf_quant_config.json), the index. Linear layers and stacked experts
-are quantized; embeddings, norms, routers, heads and adapters stay unless the --map
-names them (or --quantize-embeddings says yes), and all other tensors stay as they are,
-byte for byte.
+Quantize the weights of a checkpoint, a file or a folder of shards, and write the result
+as a producer's tools do, bit for bit: codes and scales under the producer's names, the
+statements in config.json (and hf_quant_config.json), and the index. Linear layers and
+stacked experts are quantized. Embeddings, norms, routers, heads and adapters are
+quantized only if the --map names them (embeddings and heads also by
+--quantize-embeddings yes). The bytes of all other tensors do not change.
 
-DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
-itself, which a loss leaves as it was. Weights pass through memory in slabs of whole
-blocks; for a scale of the whole tensor they are read twice. Scales of inputs, which
-need data, are not made; --inputs dynamic states that engines make them as they run.
+DST appears, or with --overwrite is replaced, when it is complete. DST may be SRC
+itself; a loss then leaves SRC unchanged. castwise processes weights in slabs of whole
+blocks, and reads a weight twice if one scale is for the whole tensor. It makes no
+scales of inputs, which need data; --inputs dynamic states that engines make them while
+the model runs.
 """
 _FINDINGS = """\
-  1  it was written, but of a tensor more nonzero values became zero than --max-zeros
-     allows, or what else --fail-on names; each goes to standard error
+  1  DST was written, but more nonzero values of a tensor became zero than --max-zeros
+     allows, or it has another loss that --fail-on names; standard error lists the losses
 """
 _ERROR = """\
-  2  an error, such as a weight that is infinite; DST is as it was, unless the message
-     says that it was written
+  2  an error, such as an infinite weight; DST is unchanged, unless the message reports
+     that it was written
 """
 
 _EXAMPLES = (

@@ -15,10 +15,11 @@ from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 
 _SURVEY = """\
-Count where the magnitudes of a checkpoint's floating tensors lie, and predict what
-formats and schemes would lose of each: the ratio of signal to noise in dB, and beside
-it the share of elements that would become zero, infinite or NaN. Every tensor is read
-once, and nothing is written. Tensors of which the last target keeps least come first.
+Count where the magnitudes of a checkpoint's floating tensors lie, and predict the loss
+of formats and schemes for each tensor: the ratio of signal to noise in dB, and the
+share of elements that would become zero, infinite or NaN. castwise reads every tensor
+once, and writes nothing. Matrices come before vectors, and tensors with the least
+ratio for the last target come first.
 """
 _EXIT_CODES = """\
 exit codes:

@@ -19,27 +19,28 @@ Mistral, Qwen and others): with its names, hyperparameters and tokens, and norms
 biases in float32. Such a file becomes a folder that transformers loads (--to gpt-oss if
 it is of that, else --to compressed-tensors), or a file that ends with .safetensors,
 with the names of llama.cpp.
-Names, shapes and what states the quantization change; a global scale that divides in
-one of them becomes its reciprocal, one with which every value decodes to the same in
-bfloat16 and float16, or nothing is written. All other tensors stay, byte for byte.
-castwise verify --arithmetic exact shows that the values are the same; without the
-option each checkpoint is decoded as its producer does, which may round otherwise.
+Names, shapes and the statements of the quantization change. A global scale that divides
+for one producer becomes a reciprocal with which every value decodes to the same number
+in bfloat16 and float16; if there is none, nothing is written. The bytes of all other
+tensors do not change. castwise verify --arithmetic exact shows that the values are the
+same; without the option it decodes each checkpoint as its producer does, and producers
+may round differently.
 
-With --scheme, MXFP4 becomes NVFP4, and DeepSeek-V4's experts FP8 in blocks, if these
-have all values; else the block that has one too many is named, and nothing written.
+With --scheme, MXFP4 becomes NVFP4, and DeepSeek-V4's experts become FP8 in blocks, if
+the scheme represents all values. If not, the message names the block, and nothing is
+written.
 
-DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
-itself, which a loss leaves as it was. For other producers: castwise dequantize, then
-castwise quantize.
+DST appears, or with --overwrite is replaced, when it is complete. DST may be SRC
+itself; a loss then leaves SRC unchanged. For other producers, run castwise dequantize,
+then castwise quantize.
 """
 _FINDINGS = """\
-  1  it was written, but has values that are lost as --fail-on says: whoever decodes it
-     finds them infinite, NaN, or nonzero codes that become zero; each goes to
-     standard error
+  1  DST was written, but has losses that --fail-on names: values that decode to infinity
+     or NaN, or nonzero codes that decode to zero; standard error lists the losses
 """
 _ERROR = """\
-  2  an error, such as a part that the other producer has no place for; DST is as it
-     was, unless the message says that it was written
+  2  an error, such as a part for which the other producer has no place; DST is
+     unchanged, unless the message reports that it was written
 """
 
 

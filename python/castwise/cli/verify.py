@@ -18,17 +18,17 @@ from castwise.cli._results import show_result
 
 _VERIFY = """\
 Compare the values of two checkpoints, each unquantized or quantized in any way that
-castwise dequantize reads. Quantized weights are decoded in slabs, and tensors are
-compared by the names that they have in an unquantized model. Values are the same if
-all their bits are; NaN is like any other NaN.
+castwise dequantize reads. castwise decodes quantized weights in slabs, and matches
+tensors by their names in the unquantized model. Values are the same if all their bits
+are the same; any NaN equals any other NaN.
 
-With --for, and one checkpoint: would this consumer load it as it stands? From headers
-alone, by the consumer's own rules of what is quantized.
+With --for and one checkpoint, check whether this consumer loads the checkpoint as it
+is, from headers, by the consumer's own rules for quantized weights.
 """
 _EXIT_CODES = """\
 exit codes:
   0  all values are the same; the consumer loads it, or castwise does not know the model
-  1  some differ, or a tensor is in one of them alone; the consumer does not load it
+  1  values differ, or one checkpoint lacks a tensor; the consumer does not load it
   2  an error, such as a weight without its scale
 """
 
@@ -52,13 +52,13 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--for",
         dest="consumer",
         metavar="CONSUMER",
-        help=f"does it load A? {', '.join(CHECKED)}; instead of B",
+        help=f"the consumer that will load A: {', '.join(CHECKED)}; instead of B",
     )
     cast = parser.add_argument_group("options of the cast, with --map")
     cast.add_argument("--rounding", choices=get_args(Rounding), help="as for castwise cast")
     cast.add_argument("--overflow", choices=get_args(Overflow), default="ieee")
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
-    cast.add_argument("--seed", metavar="S", type=int, help="that of stochastic rounding")
+    cast.add_argument("--seed", metavar="S", type=int, help="the seed of stochastic rounding")
     cast.add_argument("--like", choices=get_args(Like), help="as for castwise cast")
     add_arguments(parser, "--architecture", "--threads")
     add_output(parser, "--html", formats=("--json", "--quiet"))

@@ -25,6 +25,10 @@ _CUT = 16
 """Binades beside the histograms that ranges of formats are drawn for, at most."""
 
 _LEAST_HEIGHT = 0.05
+_LEGEND = (
+    "Blue: the elements of each binade, relative to the tallest bar of the row. Orange: the normal "
+    "numbers of a format; dashed: its subnormal numbers; an arrow: the range goes on."
+)
 
 _Place = Callable[[float], float]
 """From an exponent to where it is across the picture."""
@@ -65,7 +69,7 @@ def draw_exponents(picture: Exponents) -> str:
         )
     names = ", ".join(band.name for band in picture.ranges)
     title = f"Elements by exponent, from 2^{low} to 2^{high}, and the ranges of {names}"
-    return _picture(top + _AXIS, title, [*grid, *shapes])
+    return _picture(top + _AXIS, title, [*grid, *shapes], _LEGEND)
 
 
 def _bars(rows: Histogram, place: _Place, base: int) -> str:
@@ -110,7 +114,7 @@ def draw_front(picture: Front) -> str:
 
     def down(error: float) -> float:
         exponent = math.log10(error) if error > 0 else bottom
-        return round(10 + (height - 10) * (ceiling - exponent) / (ceiling - bottom), 1)
+        return round(22 + (height - 22) * (ceiling - exponent) / (ceiling - bottom), 1)
 
     shapes = [
         f'<path d="M{_FRONT_LEFT} {down(10.0**exponent)}H{_WIDTH - _END}" stroke="var(--faint)"/>'
@@ -128,15 +132,17 @@ def draw_front(picture: Front) -> str:
     line = "L".join(f"{across(nbytes)} {down(error)}" for nbytes, error in points)
     x, y = across(picture.choice[0]), down(picture.choice[1])
     shapes += [
+        f'<text x="{_FRONT_LEFT}" y="12">mean relative squared error of the weights</text>',
         f'<path d="M{line}" fill="none" stroke="var(--bar)" stroke-width="2"/>',
         f'<circle cx="{x}" cy="{y}" r="6" fill="var(--mark)"/>',
         f'<text x="{x + 10 if x < _WIDTH / 2 else x - 10}" y="{y - 8}" '
         f'text-anchor="{"start" if x < _WIDTH / 2 else "end"}">chosen: '
         f"{_size(picture.choice[0], most)}, {picture.choice[1]:.2e}</text>",
         f'<text x="{_FRONT_LEFT + width / 2:.0f}" y="{height + 38}" text-anchor="middle">bytes of '
-        "the checkpoint, and the mean relative squared error of the weights</text>",
+        "the checkpoint</text>",
     ]
-    return _picture(_FRONT_HEIGHT, "The least error for each number of bytes", shapes)
+    title = "The least error for each number of bytes"
+    return _picture(_FRONT_HEIGHT, title, shapes, f"{title}, and the choice.")
 
 
 def _size(nbytes: float, most: float) -> str:
@@ -153,8 +159,9 @@ def _name(name: str, baseline: int) -> str:
     )
 
 
-def _picture(height: int, title: str, shapes: Iterable[str]) -> str:
+def _picture(height: int, title: str, shapes: Iterable[str], caption: str) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
-        f'aria-label="{escape(printable(title))}">{"".join(shapes)}</svg>'
+        f'<figure><div class="wide"><svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+        f'height="{height}" role="img" aria-label="{escape(printable(title))}">{"".join(shapes)}'
+        f"</svg></div><figcaption>{escape(caption)}</figcaption></figure>"
     )

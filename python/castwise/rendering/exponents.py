@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,12 +15,14 @@ from castwise._core import finfo
 CELLS = 16
 """Cells of a histogram in text."""
 
+_OUTLIERS = 1e-3
+
 BARS = " ▁▂▃▄▅▆▇█"
 """The letters of a histogram, from none to the most elements."""
 
 _OPEN, _CLOSE = "[", "]"
-_FEW = 1e-4
-"""The share of elements, the smallest, that need no place on an axis."""
+_FEW, _FEW_OF_ONE = 1e-4, 5e-3
+"""The shares of the smallest elements, of all and of one histogram, that need no axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,12 @@ class Histogram:
         """The last exponent."""
         return self.lowest + len(self.counts) - 1
 
+    @property
+    def usual_highest(self) -> int:
+        """The exponent that at most 0.1 % of the elements exceed, as blocks without outliers do."""
+        shares = np.cumsum(self.counts) / max(self.counts.sum(), 1)
+        return self.lowest + int(np.searchsorted(shares, 1 - _OUTLIERS))
+
     def text(self, axis: tuple[int, int] | None = None, normal: FormatRange | None = None) -> str:
         """Draw the histogram in 16 letters, and brackets around a format's normal range."""
         if not len(self.counts):
@@ -102,15 +111,25 @@ class Histogram:
 
 
 def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
-    """Return the first and last exponent of several histograms, without the least 0.01 %."""
+    """Return the first and last exponent of several histograms, without the smallest elements.
+
+    These are the least 0.01 % of all elements, as far as they are 0.5 % of a histogram at most.
+    """
     histograms_with_counts = [histogram for histogram in histograms if len(histogram.counts)]
     if not histograms_with_counts:
         return 0, 0
-    return min(map(_lowest, histograms_with_counts)), max(
-        histogram.highest for histogram in histograms_with_counts
+    counts: Counter[int] = Counter()
+    for histogram in histograms_with_counts:
+        counts.update(dict(enumerate(histogram.counts.tolist(), histogram.lowest)))
+    return (
+        min(
+            _lowest(Histogram.of_counts(counts), _FEW),
+            *(_lowest(histogram, _FEW_OF_ONE) for histogram in histograms_with_counts),
+        ),
+        max(histogram.highest for histogram in histograms_with_counts),
     )
 
 
-def _lowest(histogram: Histogram) -> int:
+def _lowest(histogram: Histogram, few: float) -> int:
     shares = np.cumsum(histogram.counts) / histogram.counts.sum()
-    return histogram.lowest + int(np.searchsorted(shares, _FEW, side="right"))
+    return histogram.lowest + int(np.searchsorted(shares, few, side="right"))

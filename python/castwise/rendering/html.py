@@ -29,34 +29,49 @@ _STYLE = """\
 color:var(--ink);font:14px/1.45 system-ui,sans-serif}
 @media(prefers-color-scheme:dark){.castwise{--ink:#e8e8e8;--paper:#161616;--faint:#444;
 --bar:#6cb6f5;--mark:#ff9d57}}
-.castwise .wide{overflow-x:auto}
-.castwise table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.6em 0}
-.castwise th,.castwise td{padding:.15em .7em;text-align:right;white-space:pre}
+.castwise .wide{overflow:auto;max-height:90vh}
+.castwise table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;
+margin:.6em 0}
+.castwise th,.castwise td{padding:.15em .5em;text-align:right;white-space:pre}
+.castwise thead th{position:sticky;top:0;background:var(--paper)}
+.castwise :is(th,td):first-child{position:sticky;left:0;background:var(--paper);padding-left:0}
+.castwise thead th:first-child{z-index:1}
 .castwise tr{border-top:1px solid var(--faint);background:none}
 .castwise thead tr,.castwise tfoot tr{border-top:0;border-bottom:1px solid var(--ink)}
 .castwise tfoot tr{border-top:1px solid var(--ink);border-bottom:0;font-weight:600}
 .castwise b{color:var(--mark)}
 .castwise p{margin:.2em 0}
 .castwise details{margin:.2em 0}
-.castwise summary{cursor:pointer;font-family:ui-monospace,monospace}
-.castwise svg{max-width:100%;height:auto;display:block;margin:.6em 0}
+.castwise summary{cursor:pointer;font-family:ui-monospace,monospace;overflow-wrap:anywhere}
+.castwise figure{margin:.8em 0}
+.castwise figcaption{max-width:60em;margin:.2em 0}
+.castwise svg{min-width:44em;max-width:100%;height:auto;display:block}
 .castwise svg text{fill:var(--ink);font:12px system-ui,sans-serif}
+@media(max-width:40em){.castwise :is(th,td):first-child{min-width:40vw;white-space:normal;
+overflow-wrap:anywhere}}
 """
 _PAGE_STYLE = """\
 :root{color-scheme:light dark}
 body{margin:2em auto;max-width:90em;padding:0 1em}
-h1{font:600 16px/1.4 ui-monospace,monospace;overflow-wrap:anywhere}
+h1{font:600 20px/1.3 system-ui,sans-serif;overflow-wrap:anywhere;margin:0 0 .3em}
 @media(prefers-color-scheme:dark){body{background:#161616}}
 @page{size:landscape;margin:1cm}
 @media print{body{background:#fff;margin:0;padding:0}
 main.castwise{--ink:#000;--faint:#bbb;--bar:#0b61a4;--mark:#b34700;font-size:9px}
-main.castwise .wide{overflow:visible}
+main.castwise .wide{overflow:visible;max-height:none}
+main.castwise table{font-size:inherit}
+main.castwise :is(th,td){position:static}
+main.castwise svg{min-width:0}
 main.castwise :is(th,td){padding:.1em .5em}
 details::details-content{content-visibility:visible;height:auto}}
 """
 _LEFT = """\
 .castwise .t{0} :is(th,td):nth-child(-n+{0}){{text-align:left}}
 .castwise .t{0} td:nth-child(-n+{0}){{font-family:ui-monospace,monospace}}
+"""
+_LAST = """\
+.castwise .last :is(th,td):last-child{text-align:left}
+.castwise .last td:last-child{font-family:ui-monospace,monospace}
 """
 
 
@@ -80,7 +95,7 @@ def page_lines(title: str, sheet: Sheet) -> Iterator[str]:
 def _parts(sheet: Sheet, most: int | None) -> Iterator[str]:
     """Make the HTML of parts; a style before the first."""
     lefts = "".join(_LEFT.format(count) for count in sorted(_text_columns(sheet)))
-    yield f"<style>{_STYLE}{lefts}</style>"
+    yield f"<style>{_STYLE}{lefts}{_LAST}</style>"
     yield from _bodies(sheet, most)
 
 
@@ -118,9 +133,10 @@ def _text_columns_of(table: Table) -> int:
 
 def _table(table: Table, most: int | None) -> Iterator[str]:
     """Make the HTML of a table; end tags that may be left out are, of as many rows."""
-    yield f'<div class="wide"><table class="t{_text_columns_of(table)}">'
+    last = " last" if table.has_last_text else ""
+    yield f'<div class="wide"><table class="t{_text_columns_of(table)}{last}">'
     if table.header:
-        yield f"<thead>{_row(table.header, (), 'th')}</thead>"
+        yield f"<thead>{_row(table.header, (), 'th', ' scope=col')}</thead>"
     losses = [name in table.losses for name in table.header]
     yield "<tbody>"
     for row in islice(table.make_rows(), most):
@@ -133,12 +149,12 @@ def _table(table: Table, most: int | None) -> Iterator[str]:
         yield f"<p>and {counted(left_out, 'other row')}</p>"
 
 
-def _row(cells: Sequence[str], losses: Sequence[bool], tag: str = "td") -> str:
+def _row(cells: Sequence[str], losses: Sequence[bool], tag: str = "td", attribute: str = "") -> str:
     texts = [_text(cell) for cell in cells]
     for column, is_loss in enumerate(losses):
         if is_loss and is_lost(cells[column]):
             texts[column] = f"<b>{texts[column]}</b>"
-    return "<tr>" + "".join(f"<{tag}>{text}" for text in texts) + "\n"
+    return "<tr>" + "".join(f"<{tag}{attribute}>{text}" for text in texts) + "\n"
 
 
 def _text(text: str) -> str:

@@ -23,10 +23,16 @@ class Table:
     header: Sequence[str]  # the names of the columns; empty for none
     make_rows: MakeRows  # makes the rows; called more than once
     text_columns: int | None = None  # how many columns hold texts; None is all
+    has_last_text: bool = False  # whether the last column holds texts, too
     total: Sequence[str] | None = None  # a row below a rule of its own
     # Names of columns that a narrow terminal goes without, the first first and those of a tuple
     # together; columns of zeros go before them.
     spare: Sequence[str | tuple[str, ...]] = ()
+    # Names of columns for the decision of the reader. They stay if they are zeros, and if they are
+    # spare, unless a name would have very few characters.
+    decision: frozenset[str] = frozenset()
+    # Names of columns whose cells a narrow terminal shows up to the first space.
+    short: frozenset[str] = frozenset()
     # Names of columns whose numbers, but 0, count what was lost.
     losses: frozenset[str] = frozenset()
     ranked: bool = False  # true if the first rows are the worst, so that the others may be left out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import printable
@@ -12,9 +12,12 @@ from castwise.text.brief import counted
 from castwise.text.wording import quote
 
 _NAME_CHARACTERS = 30  # of a name that are shown before other columns are left out
+_SHORT_NAME_CHARACTERS = 16  # of a name that are shown before columns of the decision are left out
 _LEAST_CHARACTERS = 12
-_CUT = "..."
-_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+CUT = "…"
+"""What a line has in the place of a part of a name."""
+
+_LAYER = re.compile(r"(?<![^.])(?:\d+|\*)(?=\.)")
 _GAP = 2  # between columns
 _NOTHING = frozenset(("0", "", "-"))
 _HEADER, _LOSS, _PLAIN = "\033[1m", "\033[1;31m", "\033[0m"
@@ -74,18 +77,19 @@ def _table_lines(
             yield None
             yield table.total
 
-    columns, widths = _fitting(table, cells, *limits)
-    text_count = len(columns) if table.text_columns is None else table.text_columns
+    layout = _LineLayout(table, cells, *limits)
+    text_count = len(layout.columns) if table.text_columns is None else table.text_columns
     losses = {index for index, name in enumerate(table.header) if name in table.losses}
     for line, row in enumerate(cells()):
         if row is None:
-            yield "  ".join("-" * widths[column] for column in columns)
+            yield "  ".join("-" * layout.widths[column] for column in layout.columns)
             continue
         texts = []
-        for column in columns:
-            cell = _shorten(row[column], widths[column])
-            pad = cell.ljust if column < text_count else cell.rjust
-            text = pad(widths[column])
+        for column in layout.columns:
+            cell = layout.cell(row, column)
+            is_last_text = table.has_last_text and column == len(row) - 1
+            pad = cell.ljust if column < text_count or is_last_text else cell.rjust
+            text = pad(layout.widths[column])
             if color and table.header and line == 0:
                 text = f"{_HEADER}{text}{_PLAIN}"
             elif color and column in losses and is_lost(cell):
@@ -96,50 +100,95 @@ def _table_lines(
         yield f"and {counted(left_out, 'other row')}"
 
 
-def _fitting(
-    table: Table, cells: _Cells, width: int | None, longest: int | None
-) -> tuple[list[int], list[int]]:
-    """Choose the columns of a table for a line, and the characters of each."""
-    widths: list[int] = []
-    zeros: set[int] = set()
-    for index, row in enumerate(cells()):
-        if row is None:
-            continue
-        if not widths:
-            widths, zeros = [0] * len(row), set(range(1, len(row)))
-        widths = [max(pair) for pair in zip(widths, map(len, row), strict=True)]
-        if index or not table.header:
-            zeros = {column for column in zeros if row[column] in _NOTHING - {"-"}}
-    columns = list(range(len(widths)))
-    limits = widths if longest is None else [min(letters, longest) for letters in widths]
-    if not widths or width is None:
-        return columns, limits
+class _ColumnSizes:
+    """How many characters the columns of a table need, and what its rows have in common."""
 
-    def room() -> int:
-        return width - sum(limits[column] + _GAP for column in columns[1:])
+    def __init__(self, table: Table, cells: _Cells) -> None:
+        rows = (row for row in cells() if row is not None)
+        top_row = next(rows, ())
+        self.widths = [*map(len, top_row)]
+        self.least = self.widths[0] if top_row and table.header else 0  # of names
+        self.short_widths = [len(cell.partition(" ")[0]) for cell in top_row]
+        self.zeros = {*range(1, len(top_row))}  # columns without a number that is not 0
+        self.ending: str | None = None  # the last component of all names, with its dot
+        if not table.header:
+            rows = chain([top_row], rows)
+        for row in rows:
+            self.widths = [*map(max, self.widths, map(len, row))]
+            short = (len(cell.partition(" ")[0]) for cell in row)
+            self.short_widths = [*map(max, self.short_widths, short)]
+            self.zeros = {column for column in self.zeros if row[column] in _NOTHING - {"-"}}
+            if row is not table.total:
+                _, dot, last = row[0].rpartition(".")
+                ending = dot + last if dot else ""
+                self.ending = ending if self.ending in (None, ending) else ""
 
-    names = list(table.header)
-    spare = [
-        {names.index(name) for name in ((column,) if isinstance(column, str) else column)}
-        for column in table.spare
-        if not isinstance(column, str) or column in names
-    ]
-    for left_out in (*({column} for column in sorted(zeros)), *spare):
-        if room() >= min(limits[0], _NAME_CHARACTERS):
-            break
-        columns = [column for column in columns if column not in left_out]
-    return columns, [min(widths[0], max(room(), _LEAST_CHARACTERS)), *limits[1:]]
+
+class _LineLayout:
+    """The columns of a table that a line has, and how much of each cell.
+
+    Left out are columns of zeros and spare ones; then the second words of cells that may go
+    without, the end that all names share, and at last columns of the decision.
+    """
+
+    def __init__(self, table: Table, cells: _Cells, width: int | None, longest: int | None) -> None:
+        sizes = _ColumnSizes(table, cells)
+        self.columns = [*range(len(sizes.widths))]
+        self.widths = [min(letters, longest or letters) for letters in sizes.widths]
+        self._short: set[int] = set()
+        self._ending = ""
+        if not self.columns or width is None:
+            return
+        names = list(table.header)
+        spare = [
+            {names.index(name) for name in ((column,) if isinstance(column, str) else column)}
+            for column in table.spare
+            if not isinstance(column, str) or column in names
+        ]
+        decision = {index for index, name in enumerate(names) if name in table.decision}
+        less = [*({column} for column in sorted(sizes.zeros - decision)), *spare]
+        self._leave_out((each for each in less if not each & decision), width, _NAME_CHARACTERS)
+        if self._room(width) < min(self.widths[0], _NAME_CHARACTERS):
+            self._short = {index for index, name in enumerate(names) if name in table.short}
+            for column in self._short:
+                self.widths[column] = sizes.short_widths[column]
+        if self._room(width) < self.widths[0] and sizes.ending:
+            self._ending = sizes.ending
+            self.widths[0] = max(self.widths[0] - len(sizes.ending), sizes.least)
+        self._leave_out((each for each in less if each & decision), width, _SHORT_NAME_CHARACTERS)
+        self.widths[0] = min(self.widths[0], max(self._room(width), _LEAST_CHARACTERS))
+
+    def _room(self, width: int) -> int:
+        """Return how many characters of a line other columns leave to the first."""
+        return width - sum(self.widths[column] + _GAP for column in self.columns[1:])
+
+    def _leave_out(self, columns: Iterable[set[int]], width: int, characters: int) -> None:
+        """Leave columns out until so many characters of a name have room."""
+        for left_out in columns:
+            if self._room(width) >= min(self.widths[0], characters):
+                return
+            self.columns = [column for column in self.columns if column not in left_out]
+
+    def cell(self, row: Sequence[str], column: int) -> str:
+        """Return as much of a cell as its column has room for."""
+        cell = row[column]
+        if column == 0:
+            cell = cell.removesuffix(self._ending)
+        elif column in self._short:
+            cell = cell.partition(" ")[0]
+        return _shorten(cell, self.widths[column])
 
 
 def _shorten(cell: str, limit: int) -> str:
-    """Leave out the beginning of a cell that is too long for a table: names differ at the end.
-
-    The last number of a layer stays, in which names with the same end differ.
-    """
+    """Shorten a name that is too long to its end, and the numbers of layers and experts before."""
     if len(cell) <= limit:
         return cell
-    numbers = [*_LAYER.finditer(cell)]
-    number = f"{_CUT}{numbers[-1][0]}" if numbers else ""
-    if numbers and numbers[-1].start() < len(cell) + len(_CUT) - limit and 2 * len(number) < limit:
-        return f"{number}{_CUT}{cell[len(number) + len(_CUT) - limit :]}"
-    return f"{_CUT}{cell[len(_CUT) - limit :]}"
+    start = len(cell) - limit + len(CUT)
+    numbers = "".join(f"{each[0]}{CUT}" for each in _LAYER.finditer(cell) if each.start() < start)
+    start = len(cell) - limit + len(numbers)
+    if not numbers or 2 * len(numbers) > limit:
+        numbers, start = CUT, len(cell) - limit + len(CUT)
+    end = cell[start:]
+    if cell[start - 1] != "." and "." in end[: len(end) // 2]:  # begin with a whole component
+        end = end.partition(".")[2]
+    return f"{numbers}{end}"

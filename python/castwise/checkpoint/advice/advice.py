@@ -1,4 +1,4 @@
-"""What is advised: a choice for each group of weights, its map, and the alternatives."""
+"""Advice: a choice for each group of weights, its map, and the alternatives."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.schemes import has_scales
 from castwise.rendering import Rendered
 from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Front, Lines, Sheet, Table
-from castwise.rendering.words import group_name
+from castwise.rendering.sheet import Exponents, Front, Lines, Section, Sheet, Table
+from castwise.rendering.words import group_name, size_text
 from castwise.text.brief import brief, brief_fields, counted
 
 SCHEMA = 1
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
 
 class Alternative(NamedTuple):
-    """What a group might have become.
+    """Another format or scheme for a group of weights.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What weights that share a format become.
+    """The format or scheme of weights that share a choice.
 
     Attributes
     ----------
@@ -85,8 +85,7 @@ class Choice:
     sqnr_db
         The least of their predicted ratios of signal to noise; infinite if nothing is lost.
     cheaper, dearer
-        The next choices that were worth it: what fewer bytes would have cost, and what more would
-        have saved. None at an end.
+        The next choice with fewer bytes, and the next with less error. None if there is none.
     exponents
         Their elements that are not zero, by the exponent of the magnitude.
 
@@ -170,19 +169,19 @@ class Advice(Rendered):
     error
         The mean of the weights' relative squared errors, each times its importance.
     gap
-        By how much that is above the least possible mean within the bytes, at most; None if the
-        error was limited.
+        An upper bound of `error` minus the least possible error within the bytes; None if the error
+        was limited.
     nbytes_gap
-        By how many bytes `nbytes` is above the fewest within the error, at most; None if bytes or
-        bits were limited.
+        An upper bound of `nbytes` minus the fewest possible bytes within the error; None if bytes
+        or bits were limited.
     front
-        Bytes and errors of the best choices for other limits, from the smallest on; with the same
-        scheme where the recipe states one for a whole checkpoint.
+        Bytes and errors of the best choices for other limits, the smallest first. If the recipe
+        states one scheme for a whole checkpoint, all points have the same scheme.
     consumer
-        Who loads the result; None if no consumer was named.
+        The program that loads the result; None if no consumer was named.
     stays
-        What gets no scheme whatever is chosen, by role and reason, with its share of the bytes of
-        the checkpoint; the most bytes first.
+        The weights that no choice gives a scheme, by role and reason, with their share of the bytes
+        of the checkpoint; the largest share first.
     scales
         Which scale each block gets, as in `quantize_file`.
 
@@ -209,7 +208,7 @@ class Advice(Rendered):
 
     @property
     def map(self) -> dict[str, str]:
-        """What `quantize_file` or `cast_file` takes as `dtype_map`, without what is kept."""
+        """The `dtype_map` for `quantize_file` or `cast_file`, without weights that are kept."""
         names: dict[str, list[str]] = defaultdict(list)
         for choice in self.choices:
             if choice.target != KEEP:
@@ -218,15 +217,15 @@ class Advice(Rendered):
 
     @property
     def quantizes(self) -> bool:
-        """True if the map names a scheme, so that `quantize_file` carries it out."""
+        """True if the map names a scheme, so that it is for `quantize_file`."""
         return any(is_scheme(choice.target) for choice in self.choices)
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that carry it out, with THIS for the file of the map and DST for the result.
+        """The commands that take the map; THIS is the file of the map, and DST the result.
 
-        Of a consumer that loads another form than `quantize_file` writes, two: the first writes
-        QUANTIZED.
+        There are two commands if the consumer does not load the form that `quantize_file` writes.
+        The first one then writes QUANTIZED.
         """
         source = shlex.quote(str(self.source))
         if not self.quantizes:
@@ -288,20 +287,23 @@ class Advice(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return the front, a table of the choices, worst first, and the totals."""
-        histograms = [Histogram.of_counts(choice.exponents) for choice in self.choices]
-        axis = joint_axis(histograms)
-        table = Table(
-            ("weights", "becomes", "exponents", "SQNR", "bytes", "error", "cheaper", "dearer"),
-            lambda: (
-                _cells(choice, histogram, axis)
-                for choice, histogram in zip(self.choices, histograms, strict=True)
-            ),
-            text_columns=3,
-            spare=("exponents", "SQNR", "dearer", "cheaper"),
-            ranked=True,
-        )
+        groups = _choices_alike(self.choices)
+        axis = joint_axis(map(_histogram, map(list, zip(self.choices, strict=True))))
         front = Front(self.front, (self.nbytes, self.error))
-        return [front, self._picture(), table, Lines(self.total_lines())]
+        return [
+            front,
+            self._picture(),
+            _choice_table(groups, axis),
+            *(
+                Section(
+                    f"{_group_title(group)}: {counted(len(group), 'choice')}",
+                    [_choice_table([[choice] for choice in group], axis)],
+                )
+                for group in groups
+                if len(group) > 1
+            ),
+            Lines(self.total_lines()),
+        ]
 
     def _picture(self) -> Exponents:
         """Return the exponents of weights, the worst first, those of all layers together."""
@@ -311,7 +313,7 @@ class Advice(Rendered):
         histograms = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][
             :_DRAWN
         ]
-        largest = max((rows.highest for _, rows in histograms if len(rows.counts)), default=0)
+        largest = max((rows.usual_highest for _, rows in histograms if len(rows.counts)), default=0)
         targets = [
             other.target
             for choice in self.choices
@@ -324,7 +326,7 @@ class Advice(Rendered):
         )
 
     def total_lines(self) -> list[str]:
-        """Say how large the result is, how large the error, and how far from the least."""
+        """Describe the bytes of the result, its error, and the distance from the best possible."""
         size = (
             f"{self.nbytes_before:,} -> {self.nbytes:,} bytes, {self.bits:.2f} bits per parameter"
         )
@@ -366,7 +368,7 @@ def check_map_file(path: Path) -> None:
 
 
 def _range(target: str, largest: int) -> FormatRange | None:
-    """Return the range of what weights become; a scheme's has a scale for the largest number."""
+    """Return the range of a format; that of a scheme has a scale for the usual largest number."""
     if target == KEEP:
         return None
     scheme = next((row for row in schemes() if row.name == target), None)
@@ -379,20 +381,70 @@ def _range(target: str, largest: int) -> FormatRange | None:
     return codes.shift(largest)
 
 
-def _cells(choice: Choice, histogram: Histogram, axis: tuple[int, int]) -> tuple[str, ...]:
-    """Return a row of the table."""
-    return (
-        choice.name,
-        choice.target,
-        histogram.text(axis, _range(choice.target, histogram.highest)),
-        f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
-        f"{choice.nbytes:,}",
-        f"{choice.error:.2e}",
-        *(
-            "-" if other is None else f"{other.target} {other.nbytes - choice.nbytes:+,}"
-            for other in (choice.cheaper, choice.dearer)
+def _choices_alike(choices: Iterable[Choice]) -> list[list[Choice]]:
+    """Collect the choices of several layers that are the same, with the same alternatives."""
+    groups: dict[object, list[Choice]] = {}
+    for choice in choices:
+        targets = (row and row.target for row in (choice, choice.cheaper, choice.dearer))
+        groups.setdefault((group_name(choice.name), *targets), []).append(choice)
+    return sorted(groups.values(), key=lambda group: -sum(choice.error for choice in group))
+
+
+def _group_title(group: Sequence[Choice]) -> str:
+    return group[0].name if len(group) == 1 else group_name(group[0].name)
+
+
+def _histogram(group: Sequence[Choice]) -> Histogram:
+    counts: Counter[int] = Counter()
+    for choice in group:
+        counts.update(choice.exponents)
+    return Histogram.of_counts(counts)
+
+
+def _choice_table(groups: Sequence[Sequence[Choice]], axis: tuple[int, int]) -> Table:
+    """Show choices, those of several layers that are the same in a row."""
+    return Table(
+        (
+            *("weights", "becomes", "bytes", "error", "cheaper", "dearer"),
+            *("choices", "SQNR", "exponents"),
         ),
+        lambda: (_cells(group, axis) for group in groups),
+        text_columns=2,
+        has_last_text=True,
+        spare=("exponents", "SQNR", "choices", "dearer", "cheaper"),
+        decision=frozenset(("error", "dearer", "cheaper")),
+        short=frozenset(("dearer", "cheaper")),
+        ranked=True,
     )
+
+
+def _cells(group: Sequence[Choice], axis: tuple[int, int]) -> tuple[str, ...]:
+    """Return a row of the table: sums, and the worst ratio of signal to noise."""
+    target, ratio = group[0].target, min(choice.sqnr_db for choice in group)
+    error = sum(choice.error for choice in group)
+    nbytes, histogram = sum(choice.nbytes for choice in group), _histogram(group)
+    columns = ([choice.cheaper for choice in group], [choice.dearer for choice in group])
+    return (
+        _group_title(group),
+        target,
+        size_text(nbytes),
+        f"{error:.1e}" if error else "0",
+        *(
+            "-"
+            if alternatives[0] is None
+            else f"{alternatives[0].target} "
+            + _size_change(sum(row.nbytes for row in alternatives if row) - nbytes)
+            for alternatives in columns
+        ),
+        f"{len(group):,}",
+        f"{ratio:.1f}" if math.isfinite(ratio) else "-",
+        histogram.text(axis, _range(target, histogram.usual_highest)),
+    )
+
+
+def _size_change(nbytes: int) -> str:
+    """Write a difference of bytes with its sign."""
+    return f"{'-' if nbytes < 0 else '+'}{size_text(abs(nbytes))}"
 
 
 def patterns(names: Iterable[str]) -> list[str]:

@@ -92,13 +92,13 @@ def advise(
 ) -> Advice:
     """Advise which format or scheme each weight gets, within bytes, bits or an error.
 
-    Every weight is read once, and surveyed. What a format or scheme would lose of it is predicted
-    from that; the choices are those whose sum of relative squared errors is least (the loss of a
-    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). One scheme for all
-    is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v;
-    gate and up), and the experts of a layer, share a choice. Routers get 16 bits or stay, and so do
-    embeddings and heads for consumers that do not load them quantized; what has one axis, such as
-    norms, stays.
+    castwise reads and surveys every weight once, and predicts from the survey the losses of each
+    format and scheme. The choices have the least sum of relative squared errors (the loss of a
+    model grows with this sum: Malinovskii and others, HIGGS, arXiv 2411.17525). castwise chooses
+    one scheme for all weights if it fits and its sum is at most 15 % larger. Weights that engines
+    fuse (q, k and v; gate and up), and the experts of a layer, share a choice. Routers get at least
+    16 bits, and so do embeddings and heads for consumers that do not load them quantized. Norms and
+    other one-dimensional tensors do not change.
 
     Parameters
     ----------
@@ -108,22 +108,24 @@ def advise(
         Bytes that the whole checkpoint may take: scales, headers and copied files included. A
         number, or text such as "24GB" or "22GiB".
     bits
-        In its place: bits of the whole checkpoint per element of its floating tensors.
+        Instead of `budget`: bits of the whole checkpoint per element of its floating tensors.
     error
-        In its place: the mean relative squared error of the weights, which the fewest bytes are to
-        have.
+        Instead of `budget`: the largest mean relative squared error of the weights. The result has
+        the fewest bytes with this error: 1e-3 is about that of float8, 1e-2 that of 4 bits.
     formats
         The schemes and formats to choose from: schemes that the recipe writes, "bfloat16",
-        "float16". By default all. Every weight may stay as it is, too.
+        "float16". By default all. Any weight may also remain unchanged.
     recipe
         The producer whose schemes are considered; by default that of the most schemes, or the first
-        of the consumer. Where it states one scheme for a whole checkpoint, each is tried alone.
+        of the consumer. If it states one scheme for a whole checkpoint, castwise tries each scheme
+        for all weights.
     consumer
-        Who is to load the result: one of `castwise.quantization.consumers()`. The candidates are
-        the schemes that it loads, of experts those that it loads of experts. None: not limited.
+        The program that will load the result: one of `castwise.quantization.consumers()`. castwise
+        considers the schemes that it loads, and for experts those that it loads for experts. None:
+        all schemes.
     groups
-        Regular expressions of weights that share a choice: those that match one of them wholly,
-        with the same text in each of its groups.
+        Regular expressions of weights that share a choice: their whole names match the same
+        expression, with the same text in each of its groups.
     importance
         How much the loss of the model grows with the relative squared error of each weight: a
         mapping from names to numbers that are not negative, or its file (JSON, npz or
@@ -134,14 +136,14 @@ def advise(
         of its squared elements (the loss grows by half the trace times the mean squared error: Dong
         and others, HAWQ-V2, arXiv 1911.03852).
     ignore
-        Regular expressions of weights, or of their modules, whose error does not count, such as
-        those that the caller does not use: they get the fewest bytes.
+        Regular expressions of weights, or of their modules, that you do not use, such as a pooler.
+        Their errors do not count, and they get the fewest bytes.
     quantize_embeddings
-        Whether embeddings and heads may get schemes. None: where no consumer is named, and for
-        consumers that load them so.
+        Whether embeddings and heads may get schemes. None: they may if no consumer is named, or if
+        the consumer loads them quantized.
     scales
-        Which scale each block gets, as in `quantize_file`: what candidates lose is predicted with
-        it, of those that have such a choice.
+        Which scale each block gets, as in `quantize_file`. The losses of schemes that have such a
+        choice are predicted with it.
     architecture
         As in `quantize_file`.
     threads

@@ -46,27 +46,26 @@ def diff(
 ) -> Diff:
     """Compare two checkpoints: names, shapes, formats, metadata and values, and explain these.
 
-    Tensors are compared by name, those that have no other by their values, as they stream by.
-    Where values of floats differ, or their format does, recipes are tried that may have made B of
-    A: all roundings, what becomes of numbers beyond the range and of NaN, a format between, zeros
-    for subnormals, a factor; of quantized weights how blocks get their scales. The plainest one
-    that is right on a sample is tried on every element, and the result says for how many it is
-    wrong.
+    castwise matches tensors by name, and tensors without a counterpart by their values. If the
+    values or the formats of floats differ, castwise tries recipes that may have made B from A: all
+    roundings, the rules for overflow and NaN, an intermediate format, zeros for subnormals, a
+    factor, and for quantized weights the rules of scales. It tries the plainest recipe that fits a
+    sample on every element, and the result has the number of elements that it does not explain.
 
     Parameters
     ----------
     first, second
         A and B: files or folders, as `verify` takes.
     dtype_map
-        What A was to become, as in `cast_file`: B is compared with what the map makes of A.
+        A map as in `cast_file`: B is compared with the result of the map on A.
     rename
-        The names of tensors of A, each with its name in B: a mapping, or a JSON or TOML file.
+        A mapping from names in A to names in B, or a JSON or TOML file with one.
     reference
-        A checkpoint with the names of A from which errors are measured: those of A and of B, each
-        over the error of its format, of the reference rounded once.
+        A checkpoint with the names of A, from which the errors of A and of B are measured. Each
+        error is divided by that of the reference rounded once to the same format.
     rtol, atol
         The tolerances of `|a - b| <= atol + rtol |a|`, as in `numpy.isclose`. If one is given, the
-        other is 0 by default, and other formats, names and metadata are no differences.
+        other is 0 by default, and differences of formats, names and metadata do not count.
     dtype, arithmetic
         As in `verify`. With a map that has no default, `dtype` is that.
     threads
@@ -81,7 +80,8 @@ def diff(
     Raises
     ------
     CheckpointError
-        One is damaged or cannot be decoded for certain; or `rename` names no tensor.
+        A checkpoint is damaged, or castwise cannot decode it with certainty; or a name of `rename`
+        is not that of a tensor.
     ValueError, TypeError
         An option is wrong.
     OSError

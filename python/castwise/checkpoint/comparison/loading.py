@@ -41,22 +41,22 @@ _LETTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class LoadingCheck(Rendered):
-    """What `verify_loading` found.
+    """The result of `verify_loading`.
 
     Attributes
     ----------
     source
         The checkpoint.
     consumer
-        Who is to load it.
+        The program that will load it.
     architectures
         The architectures of its models that castwise knows.
     tensors
         How many tensors were checked.
     problems
-        What keeps the consumer from loading it as it stands.
+        The reasons why the consumer does not load it as it is.
     unknown
-        What castwise cannot tell, a sentence each.
+        Sentences about parts that castwise cannot check.
 
     """
 
@@ -69,7 +69,7 @@ class LoadingCheck(Rendered):
 
     @property
     def loads(self) -> bool | None:
-        """True if the consumer loads it; None if castwise knows no rules of that."""
+        """True if the consumer loads it; None if castwise has no rules for it."""
         if self.problems:
             return False
         return True if self.architectures else None
@@ -108,11 +108,12 @@ def verify_loading(
     *,
     architecture: str | os.PathLike[str] | None = None,
 ) -> LoadingCheck:
-    """Find out from headers whether a consumer loads a checkpoint as it stands.
+    """Check from headers whether a consumer loads a checkpoint as it is.
 
-    What the consumer builds quantized follows from what is stated, by its own rules of targets and
-    exceptions, and from the table of architectures. The file must have the tensors that this needs,
-    with their shapes and dtypes, and none that would be dropped.
+    castwise determines the modules that the consumer builds with quantized weights: from the
+    configuration, the consumer's rules of targets and exceptions, and the table of architectures.
+    The file must have the tensors of these modules, with the right shapes and dtypes, and no
+    tensor that the consumer would drop.
 
     Parameters
     ----------
@@ -121,12 +122,12 @@ def verify_loading(
     consumer
         "transformers", "vllm", "sglang", "llama.cpp" or "mlx-lm".
     architecture
-        A file that says what the parameters of a model are that castwise does not know.
+        A file that describes the parameters of a model that castwise does not know.
 
     Returns
     -------
-    The problems, module by module; `loads` is None for a model, or a method of
-    quantization, that castwise does not know.
+    The problems, module by module; `loads` is None if castwise does not know the model or the
+    method of quantization.
 
     Raises
     ------

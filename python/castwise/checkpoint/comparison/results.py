@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from textwrap import TextWrapper
@@ -25,54 +25,55 @@ _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=Fals
 # After which a word may be cut, as after that of an exponent it is not.
 _HYPHEN = re.compile(r"-(?!\d+\b)")
 _FLOAT_DIGITS = 3
+_LARGEST_ULP = 99_999  # in tables; weights that were quantized are millions of float32 apart
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """A tensor of A beside the one of B, or one that has no other.
+    """A tensor of A and its counterpart in B, or a tensor without a counterpart.
 
     Attributes
     ----------
     name
-        Its name in A; in B where it is only there.
+        Its name in A, or in B if only B has it.
     reason
-        "equal", "values", or "dtype" if equal values are stored in another format; "shapes",
-        "formats", "only in A", "only in B", with which no values were compared.
+        "equal", "values", or "dtype" if equal values have different formats; "shapes", "formats",
+        "only in A" or "only in B" if no values were compared.
     renamed
-        Its name in B where that is another, which was given or was found by equal values.
+        Its name in B if that differs: from `rename`, or found by equal values.
     tied_to
-        The tensor of the same checkpoint with the same bytes, of one that has no other.
+        For a tensor without a counterpart: the tensor of the same checkpoint with the same bytes.
     formats
-        The two formats, as the containers call them if castwise knows no name; of quantized weights
-        those that they are decoded to.
+        The two formats, with the names of the containers if castwise knows none. Quantized weights
+        have the formats of their decoded values.
     quantized
-        Which of the two is decoded.
+        Whether each of the two was decoded.
     shapes
         The two shapes.
     count
-        Elements that were compared.
+        The number of compared elements.
     different
         How many have other values; NaN is like any other NaN, and -0 is not 0.
     beyond
         How many differ by more than the tolerances; None without them.
     max_ulp
-        The largest distance from B of A, rounded to the format of B, in units in the last place of
-        that, of numbers that are finite in both; None if B holds no floats.
+        The largest distance between B and A rounded to the format of B, in units in the last place
+        of this format, of numbers that are finite in both; None if B has no floats.
     max_abs, max_abs_index, max_abs_values
-        The largest `|a - b|`, infinite if only one of two is infinite or NaN; where it is first,
-        and the two values.
+        The largest `|a - b|`, infinite if only one of two values is infinite or NaN; its first
+        position, and the two values.
     max_rel, max_rel_index, max_rel_values
         The largest `|a - b| / |a|` of finite numbers.
     sqnr_db
         The ratio of the signal A and the noise A - B, in decibels; None if nothing differs.
     error_ratios
-        The error of A and of B from the reference, each over the error of the reference rounded
-        once to the format of A or B; None without a reference or of quantized weights.
+        The errors of A and B from the reference, each divided by the error of the reference rounded
+        once to the format of A or B; None without a reference, and for quantized weights.
     scale_shifts
-        Of two weights in the same scheme with scales of E8M0, how many scales of B are by how many
-        codes above those of A; None if all are the same, or of others.
+        For two weights of one scheme with scales of E8M0: the number of scales of B by their
+        distance in codes from those of A. None if all are the same, and for other weights.
     explanation
-        What makes B of A; None if nothing was tried, or nothing is.
+        The recipe that makes B from A; None if castwise tried or found none.
 
     """
 
@@ -135,21 +136,21 @@ class TensorDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff(Rendered):
-    """What `diff` found.
+    """The result of `diff`.
 
     Attributes
     ----------
     first, second
         The checkpoints A and B.
     reference
-        The one that errors were measured from; None without.
+        The checkpoint from which errors were measured; None if there was none.
     tensors
-        All tensors, the worst first: those without another, those that cannot be compared, and then
-        those with other values, by the ratio of signal and noise.
+        All tensors, the worst first: those without a counterpart, those that cannot be compared,
+        and then those whose values differ, by the ratio of signal to noise.
     metadata
         The keys of metadata that differ, each with the two texts, None where it is missing.
     tolerant
-        True if tolerances were given, so that only tensors and their values count.
+        True if tolerances were given. Then only missing tensors and values count.
 
     """
 
@@ -207,7 +208,7 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
         text_columns=2,
         spare=("max rel", "max abs", "as"),
     )
-    notes = [note for tensor in rows_shown[:top] for note in _notes(tensor)]
+    notes = [line for tensors in _explained_alike(rows_shown[:top]) for line in _notes(tensors)]
     lines: list[str] = []
     if top is not None and len(rows_shown) > top:
         lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
@@ -238,15 +239,34 @@ def _cells(tensor: TensorDiff) -> tuple[str, ...]:
         tensor.name,
         "/".join(dict.fromkeys(map(_short_format, tensor.formats or ()))),
         f"{tensor.different:,}",
-        "-" if tensor.max_ulp is None else f"{tensor.max_ulp:,}",
+        _ulp_text(tensor.max_ulp),
         f"{tensor.max_abs:.{_FLOAT_DIGITS}g}",
         f"{tensor.max_rel:.{_FLOAT_DIGITS}g}",
         "-" if ratio is None else f"{ratio:.1f}",
     )
 
 
-def _notes(tensor: TensorDiff) -> list[str]:
-    """Say of a tensor what has no column."""
+def _ulp_text(distance: int | None) -> str:
+    """Write a distance in units in the last place, as far as its digits tell anything."""
+    if distance is None:
+        return "-"
+    return f"{distance:,}" if distance <= _LARGEST_ULP else f">{_LARGEST_ULP:,}"
+
+
+def _explained_alike(tensors: Sequence[TensorDiff]) -> Iterable[Sequence[TensorDiff]]:
+    """Collect the tensors with the same explanation and nothing else to report, in order."""
+    groups: dict[object, list[TensorDiff]] = {}
+    for index, tensor in enumerate(tensors):
+        is_alone = tensor.explanation is None or tensor.renamed or tensor.beyond
+        is_alone = is_alone or tensor.error_ratios or tensor.scale_shifts
+        key = index if is_alone else str(tensor.explanation)
+        groups.setdefault(key, []).append(tensor)
+    return groups.values()
+
+
+def _notes(tensors: Sequence[TensorDiff]) -> list[str]:
+    """Describe what has no column, of tensors with the same explanation."""
+    tensor = tensors[0]
     lines: list[str] = []
     remedy = tensor.remedy or ""
     if tensor.renamed is not None:
@@ -274,14 +294,21 @@ def _notes(tensor: TensorDiff) -> list[str]:
         lines.append(f"error over the unavoidable: A {texts[0]}, B {texts[1]}")
     if tensor.scale_shifts is not None:
         lines.append(shifts_text(tensor.scale_shifts))
-    if tensor.explanation is not None:
-        lines.append(str(tensor.explanation))
-    elif tensor.different:
-        lines.append("no recipe explains it")
+    lines += _explanation_lines(tensor, len(tensors) - 1)
     if not lines:
         return []
     # Before lines are cut, which makes spaces of line ends.
     return [f"{printable(tensor.name)}: " + lines[0], *("  " + line for line in lines[1:])]
+
+
+def _explanation_lines(tensor: TensorDiff, others: int) -> Iterator[str]:
+    """Write what makes B from A, and for how many other tensors."""
+    if tensor.explanation is not None:
+        yield str(tensor.explanation)
+        if others:
+            yield f"the same explains {counted(others, 'other tensor')} above"
+    elif tensor.different:
+        yield "no recipe explains it"
 
 
 @lru_cache(1 << 7)

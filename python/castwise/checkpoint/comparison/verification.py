@@ -23,15 +23,15 @@ _DIGITS_OF_FLOAT64 = 17
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor whose values are not those of the tensor of the same name.
+    """A tensor whose values differ from those of the tensor with the same name.
 
     Attributes
     ----------
     name
         Its name in an unquantized model.
     reason
-        "values"; or "shapes", "formats", "only in the first", "only in the second", with which no
-        values were compared.
+        "values"; or "shapes", "formats", "only in the first" or "only in the second", if no values
+        were compared.
     format
         The format in which values were compared.
     count
@@ -98,7 +98,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification(Rendered):
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes
     ----------
@@ -111,9 +111,9 @@ class Verification(Rendered):
     differences
         The tensors that differ, in order of their names in the first.
     conversion
-        With a map, what was to make the second of the first: "map" and the options of the cast,
-        "cast", how many tensors it was to change, and "sha256" of the first, the second and the
-        map. None without.
+        With a map, the conversion that was checked: "map" and the options of the cast, "cast" (the
+        number of tensors that it changes), and "sha256" of the first, the second and the map. None
+        without a map.
 
     """
 
@@ -166,7 +166,7 @@ class Verification(Rendered):
 
     @property
     def statement(self) -> str | None:
-        """The line that can be kept: what was proved of which files; None without a map.
+        """A line to keep that states what was proved about which files; None without a map.
 
         It names files, map and options with the sha256 of their bytes, of a folder that of the
         lines "sha256  path" of its shards.

@@ -39,11 +39,10 @@ def verify(
 ) -> Verification:
     """Compare the values of two checkpoints, each unquantized or quantized in any way.
 
-    Quantized weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
-    names that they have in an unquantized model; a GGUF file beside a folder has those of
-    transformers.
-    Where floats of one are in another format than those of the other, both are compared in float32,
-    or in float64 if one of them is; integers are compared with floats by their exact values.
+    castwise decodes quantized weights in slabs, as `dequantize_file` does. It matches tensors by
+    their names in the unquantized model; those of a GGUF file are matched by their names in
+    transformers. Floats of two formats are compared in float32, or in float64 if one of the formats
+    is float64. Integers and floats are compared by their exact values.
 
     Parameters
     ----------

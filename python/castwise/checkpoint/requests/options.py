@@ -110,21 +110,22 @@ def check_fields(options: Request | Run) -> None:
 
 
 _INPUTS = OptionDescription(
-    comment='What is stated of the inputs of the quantized layers. "dynamic": they are quantized '
-    "while the model runs, as the producer's preset of that scheme has it, so that engines "
-    'multiply codes by codes. "none": they are not, and engines decode the weights. By default '
-    "what the producer states without data.",
+    comment="Whether the checkpoint states that engines quantize the inputs of quantized "
+    'layers. "dynamic": engines quantize inputs while the model runs, as the producer\'s '
+    'preset for the scheme describes, and multiply codes by codes. "none": inputs keep '
+    "their dtype, and engines decode the weights. By default the statement that the "
+    "producer makes without data.",
     choices=Inputs,
-    help="what is stated of inputs: quantized while the model runs (dynamic), or not (none); "
-    "default: what the recipe states without data",
+    help="whether the checkpoint states that inputs are quantized while the model runs "
+    "(dynamic) or not (none); default: what the recipe states without data",
 )
 _ARCHITECTURE = OptionDescription(
-    comment="A file with what the parameters of the model are, where castwise does not know the "
-    "class or the type that `config.json` states. A cast takes it with the name of a map.",
+    comment="A file that describes the parameters of a model whose class and type in "
+    "`config.json` castwise does not know. A cast takes it together with the name of a map.",
     metavar="FILE",
     parse="local path",
-    help="what the parameters are of a model that castwise does not know: a file in the format "
-    "of its table of architectures",
+    help="a file that describes the parameters of a model that castwise does not know, in "
+    "the format of its table of architectures",
 )
 
 
@@ -153,40 +154,40 @@ class Request:
     )
     overwrite: bool = option(
         default=False,
-        comment="Replace `destination` if it is a file, or a folder with a checkpoint; also "
-        "`source` itself.",
+        comment="Replace `destination` if it is a file, or a folder with a checkpoint. It may "
+        "be `source` itself.",
         group="files",
-        help="replace DST if it is there: a file, or a folder with a checkpoint; also SRC "
+        help="replace DST if it is a file, or a folder with a checkpoint; DST may be SRC "
         "itself, unless that loses what --fail-on names",
     )
     include: str | Sequence[str] = option(
         default=(),
-        comment="Globs of files of a folder to copy that are otherwise left out: `.git` and "
-        "`.cache`, states of optimizers and trainers, and the same weights in other formats or "
-        "variants. A glob is compared with the path in the folder and with the name, of files "
-        "and of folders.",
+        comment="Globs of files of a folder to copy although they are left out by default: "
+        "`.git` and `.cache`, states of optimizers and trainers, and the same weights in other "
+        "formats or variants. castwise compares a glob with the path in the folder and with the "
+        "bare name, of files and of folders.",
         group="files",
         metavar="GLOB",
-        help="copy files of a folder that are otherwise left out: .git and .cache, states of "
+        help="copy files of a folder that are left out by default: .git and .cache, states of "
         "optimizers and trainers, the same weights in other formats and variants; as often as "
         "needed",
     )
     exclude: str | Sequence[str] = option(
         default=(),
-        comment="Globs of files of a folder to leave out, also with tensors.",
+        comment="Globs of files of a folder to leave out, also files with tensors.",
         group="files",
         metavar="GLOB",
         help="leave files of a folder out, also those with tensors; as often as needed",
     )
     max_shard_size: int | str | None = option(
         default=None,
-        comment="Divide the tensors anew into shards of at most so many bytes, an int or text "
-        'such as "5GB" or "2GiB", with the names and the index that transformers writes. A file '
-        "then becomes a folder if `destination` is the name of one.",
+        comment="Divide the tensors anew into shards of at most this size, an int or text such "
+        'as "5GB" or "2GiB". Names and index are those that transformers writes. A file becomes '
+        "a folder if `destination` is the name of a folder.",
         group="files",
         metavar="SIZE",
-        help="divide the tensors into shards of at most that size, such as 5GB or 2GiB; a file "
-        "then becomes a folder if DST is the name of one",
+        help="divide the tensors into shards of at most this size, such as 5GB or 2GiB; a file "
+        "becomes a folder if DST is the name of a folder",
     )
 
     def __post_init__(self) -> None:
@@ -208,19 +209,19 @@ class Run:
     """How a result is made and where it is written; none of it changes a value."""
 
     destination: PathArgument = option(
-        comment="The checkpoint to write: a file or a folder as `source` may be, not of torch, "
-        "also `source` itself, or `hf://org/name` to push to. A quantized one is a folder, or "
-        "one `.safetensors` file, whose metadata then state what `config.json` does else. What "
-        "is there is replaced only with `overwrite`.",
+        comment="The checkpoint to write: a file or a folder of the kinds that `source` may be, "
+        "except files of torch. It may be `source` itself, or `hf://org/name` to push to. A "
+        "quantized checkpoint is a folder, or a `.safetensors` file whose metadata has the "
+        "statements of `config.json`. An existing checkpoint is replaced only with `overwrite`.",
         metavar="DST",
         parse="path",
         help="the checkpoint to write: the same, or hf://org/name to push it to the Hub",
     )
     fail_on: FindingKind | Iterable[FindingKind] = option(
         default=LOSSES,
-        comment="The kinds of findings (`Finding`), or one, that leave `source` as it was if "
-        "`destination` is the same; () to replace it whatever is lost. Elsewhere the result is "
-        "written, and `CastSummary.findings` lists them.",
+        comment="The kinds of findings (`Finding`), or one kind, that prevent `source` from "
+        "being replaced if it is also `destination`; () replaces it in any case. Any other "
+        "destination is written, and `CastSummary.findings` lists the findings.",
         group="losses",
         metavar="KINDS",
         parse="kinds",
@@ -230,8 +231,8 @@ class Run:
     max_zeros: float | None = option(
         default=None,
         comment="The share of a tensor's nonzero values, from 0 to 1, that may become zero "
-        "before that is an underflow, for `fail_on` and `CastSummary.findings`. By default 1 %, "
-        "or of weights that are quantized what so few bits give: 3 % for 8, 50 % for 4.",
+        "without a finding, for `fail_on` and `CastSummary.findings`. By default 1 %; for "
+        "quantized weights 3 % with 8 bits, 12 % with 6 bits and 50 % with 4 bits.",
         group="losses",
         metavar="SHARE",
         parse="share",
@@ -241,56 +242,58 @@ class Run:
     )
     dry_run: bool = option(
         default=False,
-        comment="Write nothing and return what would become of every tensor, a `CastPlan`. Codes "
-        "and scales that keep their values are not read.",
+        comment="Write nothing, and return what each tensor would become, a `CastPlan`. "
+        "castwise does not read codes and scales that keep their values.",
         group="run",
-        help="write nothing; print what would become of each tensor, and the room for it",
+        help="write nothing; print what each tensor would become, and the space that the result "
+        "needs",
     )
     measure: bool = option(
         default=False,
-        comment="With `dry_run`: convert everything all the same, so that the rows have their "
-        "reports. `.npz`, `.h5` and `.keras` need room for one file where the system has "
-        "temporary ones.",
+        comment="With `dry_run`: convert all tensors without writing them, so that the rows "
+        "have reports. `.npz`, `.h5` and `.keras` need space for one file in the system's "
+        "temporary folder.",
         group="run",
         help="with --dry-run: convert everything, write nothing, and print what would be lost",
     )
     resumable: bool = option(
         default=False,
-        comment="If the conversion of a folder is interrupted, keep the shards that are "
-        "complete, beside `destination`; a warning names them.",
+        comment="If the conversion of a folder is interrupted, keep its complete shards beside "
+        "`destination`. A warning names them.",
         group="run",
         help="if the conversion of a folder is interrupted, keep its complete shards beside DST",
     )
     resume: bool = option(
         default=False,
-        comment="Go on with what a resumable conversion of the same folder kept; the result is "
-        "the same. Shards that are not as they were written are converted again. Resumable itself.",
+        comment="Continue an interrupted resumable conversion of the same folder, to the same "
+        "result. Shards that have changed since are converted again. The run is resumable, too.",
         group="run",
-        help="go on with what --resumable kept; the same result",
+        help="continue from what --resumable kept, to the same result",
     )
     part: str | tuple[int, int] | None = option(
         default=None,
         comment='Convert only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it '
-        "beside `destination`; the rows are of its elements. When all parts are converted, by "
-        "runs that see the same files, at the same time or not, `finish` makes the checkpoint of "
-        "them. A weight is decoded or quantized whole by one of them. One with other arguments "
-        "is refused, and so is a whole run as long as there are parts. Only into `.safetensors` "
-        "and `.npy` files and folders, of tensors that stand uncompressed.",
+        "beside `destination`. The rows are those of its elements. All runs must see the same "
+        "files; they may run at the same time. When all parts are converted, `finish` makes the "
+        "checkpoint from them. One part decodes or quantizes a weight whole. castwise refuses a "
+        "part with other arguments, and a whole run while parts exist. The destination is a "
+        "`.safetensors` or `.npy` file or a folder, and the source stores tensors uncompressed.",
         group="run",
         metavar="K/N",
         help="convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
-        "finish makes DST of all parts",
+        "finish makes DST from all parts",
     )
     executor: Executor | None = option(
         default=None,
-        comment="Who converts the tensors, in batches of about 256 MiB: a "
-        "`concurrent.futures.Executor` of threads or processes, or of a cluster whose workers "
+        comment="The executor that converts the tensors, in batches of about 256 MiB: a "
+        "`concurrent.futures.Executor` of threads, of processes, or of a cluster whose workers "
         "see the same files under the same paths: `distributed.Client.get_executor()`, "
-        "`mpi4py.futures.MPIPoolExecutor()`; for Ray a class whose `submit(function, batch)` "
-        "returns `ray.remote(function).remote(batch).future()`. The result does not depend on "
-        "it. A batch whose worker is lost, or that is not taken, is converted in this process; "
-        "an error of a worker says that it is one. `threads` is for each batch. Files that "
-        "`part` is not for are converted in this process.",
+        "`mpi4py.futures.MPIPoolExecutor()`. For Ray, write a class whose `submit(function, "
+        "batch)` returns `ray.remote(function).remote(batch).future()`. The result does not "
+        "depend on the executor. If a worker is lost, or the executor does not accept a batch, "
+        "this process converts the batch. An error of a worker names the worker as its origin. "
+        "`threads` applies to each batch. Files that `part` does not support are converted in "
+        "this process.",
         check=_check_submit,
     )
     threads: int | None = option(
@@ -328,37 +331,39 @@ class Run:
 class Cast(Request):
     """Cast the tensors of a checkpoint and write a new one.
 
-    `source` is a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` file, a file of torch (`.pt`,
-    `.pth`, `.bin`, `.ckpt`), or a folder with safetensors shards, in itself or in folders of it, as
-    diffusers writes pipelines; where a folder has none, with those of torch that transformers,
-    diffusers and peft load (`pytorch_model.bin`), which become safetensors. Packages can add other
-    suffixes (`castwise.checkpoint.containers.protocol`). `destination` is one of these, not of
-    torch, and may be `source` itself. A folder becomes a folder, or one file if `destination` ends
-    with `.safetensors`. Both may be URLs of object stores (`s3://...`), but not
-    of HDF5 files, and repositories of the Hugging Face Hub: `org/name` to read where there is no
-    such path, `hf://org/name` to read, or to push to as one commit with a model card. It appears,
-    or is replaced, when it is complete; a run that is stopped at any moment leaves what was there
-    before, except of a folder on a store, which is replaced file by file. Tensors are read, cast
-    and written in pieces of about a mebibyte, so memory does not grow with their size.
+    A folder has safetensors shards, in itself or in its folders, as diffusers writes pipelines. A
+    folder without such shards may have the files of torch that transformers, diffusers and peft
+    load (`pytorch_model.bin`); these become safetensors. A folder becomes a folder, or one file if
+    `destination` ends with `.safetensors`. Packages can add other suffixes
+    (`castwise.checkpoint.containers.protocol`).
 
-    Metadata is kept, and so, byte for byte, is every tensor that is not to be cast.
+    Both paths may be URLs of object stores (`s3://...`), except for HDF5 files, and repositories of
+    the Hugging Face Hub. castwise reads `hf://org/name`, or `org/name` if there is no such path. It
+    pushes to `hf://org/name` as one commit with a model card.
+
+    The destination appears, or is replaced, when it is complete. An interrupted run leaves the
+    previous files. A folder on a store is the exception: it is replaced file by file. castwise
+    reads, casts and writes tensors in pieces of about a mebibyte, so memory does not grow with
+    their size.
+
+    Metadata, and the bytes of tensors that are not cast, do not change.
 
     Returns
     -------
-    What each tensor became and what that lost; a `CastPlan` if `dry_run`.
+    The result and the losses of each tensor; a `CastPlan` if `dry_run`.
 
     Raises
     ------
     CheckpointError
-        The source is damaged or changes while it is read; what is asked makes no sense for it, such
-        as another format for the payload or a scale of a quantized weight without `raw`;
-        `destination` is there, or is `source` and a value would be lost; or its file system has
-        less room than the result needs.
+        The source is damaged, or changes during the run; the source does not allow the request,
+        such as a cast of codes or scales of a quantized weight without `raw`; `destination` exists,
+        or is `source` and would lose a value; or its file system has less space than the result
+        needs.
     ValueError, TypeError
         An option, the map or a format is wrong.
     OverflowError, ValueError
-        `overflow="raise"` or `nan="raise"` met such a value; the
-        message names tensor, index and value.
+        A value is refused by `overflow="raise"` or `nan="raise"`; the message names tensor, index
+        and value.
     OSError
         A file cannot be read or written, or the disk is full.
 
@@ -379,10 +384,10 @@ class Cast(Request):
 
     dtype: object = option(
         default=None,
-        comment="Format for all floating tensors. Integers, bools and complex numbers stay. "
-        'Names are those of the table; numpy\'s others, as "f8" for float64, are refused, also '
-        "in `dtype_map` and `assume`. A mapping is taken as `dtype_map`, a `DTypePolicy` as "
-        "`policy`.",
+        comment="Format for all floating tensors. Integers, bools and complex numbers do not "
+        "change. Names are those of castwise's table. castwise refuses numpy's other names, "
+        'such as "f8" for float64, also in `dtype_map` and `assume`. A mapping is taken as '
+        "`dtype_map`, a `DTypePolicy` as `policy`.",
         metavar="D",
         is_positional=True,
         help="format for all floating tensors, or for those that the --map does not name; fp8 is "
@@ -390,12 +395,12 @@ class Cast(Request):
     )
     dtype_map: MapArgument | DtypeMap | None = option(
         default=None,
-        comment="A mapping, a JSON or TOML file, or the name of a map that comes with castwise "
-        "(`map_names`): regular expression to format; see `DtypeMap`. A key that matches a name "
-        "wholly decides for it; a format of floats concerns floating tensors only, unless the "
-        "key is the whole name. `default` is for the other floating tensors. A map without "
-        "`default` takes `dtype` as that. In a folder of folders the name begins with the "
-        "folder: `unet/conv_in.weight`.",
+        comment="A mapping from regular expressions to formats, a JSON or TOML file with one, "
+        "or the name of a map that comes with castwise (`map_names`); see `DtypeMap`. A key "
+        "decides for a tensor if it matches the whole name. A key with a floating format "
+        "decides for floating tensors only, unless it is the whole name. Other floating tensors "
+        "get `default`, or `dtype` if the map has no `default`. In a folder of folders, names "
+        "begin with the folder: `unet/conv_in.weight`.",
         flag="--map",
         metavar="FILE|NAME",
         parse="map",
@@ -404,22 +409,23 @@ class Cast(Request):
     )
     policy: object = option(
         default=None,
-        comment="Instead of both, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or "
-        "a `.json` file with the config as Keras writes it. Each floating tensor gets the dtype "
-        "of its policy.",
+        comment="In place of `dtype` and `dtype_map`: a `DTypePolicy` or `DTypePolicyMap`, its "
+        "name, its config, or a `.json` file with the config as Keras writes it. Each floating "
+        "tensor gets the dtype of its policy.",
         metavar="P",
         help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a "
         "policy or policy map as Keras writes it",
     )
     role: Role = option(
         default="variable",
-        comment='Which dtype of the policy: "variable", what variables are kept in, or "compute".',
+        comment='Which dtype of the policy: "variable", the dtype of variables, or "compute", '
+        "the dtype of computations.",
         choices=Role,
-        help="which dtype of the policy: what variables are kept in (default) or computed in",
+        help="which dtype of the policy: that of variables (default) or that of computations",
     )
     rounding: Rounding | None = option(
         default=None,
-        comment="As in `castwise.cast`, like the four after it.",
+        comment="As in `castwise.cast`, like the next four.",
         group="rounding",
         choices=Rounding,
         help="default: as numpy, nearest-even",
@@ -436,7 +442,7 @@ class Cast(Request):
         comment="{choices}.",
         group="rounding",
         choices=Nan,
-        help="what becomes of NaN (default: keep)",
+        help="the result for NaN (default: keep)",
     )
     seed: int | None = option(
         default=None,
@@ -448,71 +454,72 @@ class Cast(Request):
     )
     like: Like | None = option(
         default=None,
-        comment="The library whose bits are wanted, as in `castwise.cast`: it decides rounding, "
-        "overflow and NaN for each pair of formats. A tensor that it rounds twice is refused by "
-        "name.",
+        comment="The library whose bits the result has, as in `castwise.cast`. The library "
+        "decides rounding, overflow and NaN for each pair of formats. castwise refuses a tensor "
+        "that the library rounds twice, and names it.",
         group="rounding",
         choices=Like,
-        help="cast as this library does, which decides the options above; a tensor that it "
-        "rounds twice is refused",
+        help="cast as this library does, which decides the options above; tensors that it "
+        "rounds twice are refused",
     )
     assume: str | Mapping[str, str] | None = option(
         default=None,
         comment="The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, "
-        "or a mapping from name to format. Nothing is guessed.",
+        "or a mapping from name to format. castwise never guesses it.",
         metavar="D",
         help="the format of arrays that numpy saved as raw bytes (|V2)",
     )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
     keep_config: bool = option(
         default=False,
-        comment="Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, "
-        "also those of a model's parts, follow the tensors if all floating ones have become "
-        "float32, float16 or bfloat16; otherwise a warning says what to set.",
-        help="leave config.json as it is: its dtype then need not be that of the tensors",
+        comment="Leave a folder's `config.json` unchanged. By default its `dtype` or "
+        "`torch_dtype`, also for parts of the model, changes if all floating tensors have "
+        "become float32, float16 or bfloat16. Otherwise a warning explains what to set.",
+        help="leave config.json unchanged, also if its dtype is then not that of the tensors",
     )
     raw: bool = option(
         default=False,
-        comment="Cast codes and scales of quantized weights as if they were plain numbers. Else "
-        "a cast that would change one of them is refused.",
-        help="cast codes and scales of quantized weights as if they were plain numbers, which "
-        "otherwise is refused",
+        comment="Cast codes and scales of quantized weights as if they were plain numbers. By "
+        "default castwise refuses a cast that would change one of them.",
+        help="cast codes and scales of quantized weights as if they were plain numbers; refused "
+        "by default",
     )
     as_bytes: bool = option(
         default=False,
-        comment="Whether a safetensors file may hold formats that it has no code for, such as "
-        "float8_e4m3 or int4, as bytes. castwise reads them again; others see numbers of uint8.",
-        help="let safetensors files hold formats that they have no code for, such as "
-        "float8_e4m3, as bytes that castwise reads again",
+        comment="Store formats for which safetensors has no code, such as float8_e4m3 or int4, "
+        "as bytes. castwise reads them again; other programs see numbers of uint8.",
+        help="store formats for which safetensors has no code, such as float8_e4m3, as bytes "
+        "that castwise reads again",
     )
 
 
 @_options
 class Quantize(Request):
-    """Quantize the weights of a checkpoint, as a producer stores them, and write a new one.
+    """Quantize the weights of a checkpoint as a producer stores them, and write a new checkpoint.
 
-    The matrices of linear layers, and of experts stacked in one tensor, become the codes and scales
-    that the producer's own tools make of them, bit for bit, under its names. Embeddings, norms,
-    routers, heads and adapters stay as they are unless the map names them, and so do biases and all
-    other tensors. `config.json` states the quantization, and the modules that it leaves out; the
-    index names the new tensors. No scales of inputs are made: those need data. `inputs` states that
-    inputs are quantized while the model runs, which needs none.
+    The matrices of linear layers, and of experts stacked in one tensor, become codes and scales
+    under the producer's names, with the bits that its own tools write. Embeddings, norms, routers,
+    heads and adapters do not change unless the map names them; biases and all other tensors do not
+    change. `config.json` states the quantization and its exceptions, and the index names the new
+    tensors. castwise computes no scales of inputs, because they need data; `inputs` states that
+    engines quantize inputs while the model runs, without data.
 
-    It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantized
-    and written, so memory does not grow with the size of tensors. Weights with a scale of the whole
-    tensor are read twice. What engines fuse (q, k and v; gate and up) shares its global scale.
+    The destination appears when it is complete, as with `cast_file`. castwise reads, quantizes and
+    writes slabs of whole blocks, so memory does not grow with the size of tensors. It reads a
+    weight twice if one scale is for the whole tensor. Weights that engines fuse (q, k and v; gate
+    and up) share their global scale.
 
     Returns
     -------
-    What each tensor became; a `CastPlan` if `dry_run`. The row of a payload has the scheme as its
-    `target`, and what the decoded values lost as its report.
+    The result of each tensor; a `CastPlan` if `dry_run`. The row of a payload has the scheme as its
+    `target`, and the losses of the decoded values as its report.
 
     Raises
     ------
     CheckpointError
-        The checkpoint is quantized already; the scheme and the recipe do not go together, or one of
-        them is unknown; the recipe cannot hold a weight; a weight has infinite or NaN elements; no
-        weight would be quantized; or what makes `cast_file` raise it.
+        The checkpoint is quantized already; the scheme or the recipe is unknown, or the recipe does
+        not store the scheme; the recipe cannot hold a weight; a weight has infinite or NaN
+        elements; no weight would be quantized; or for a reason of `cast_file`.
     ValueError, TypeError
         An option is wrong.
     OSError
@@ -534,37 +541,37 @@ class Quantize(Request):
 
     scheme: WrittenScheme | None = option(
         default=None,
-        comment="What linear layers become: one of `castwise.quantization.schemes()`. None: only "
-        "what the map says.",
+        comment="The scheme of linear layers: one of `castwise.quantization.schemes()`. None: "
+        "only the map decides.",
         metavar="S",
         is_positional=True,
-        help="what linear layers become: {schemes}",
+        help="the scheme of linear layers: {schemes}",
     )
     recipe: WrittenRecipe | None = option(
         default=None,
         comment="The producer: {choices}. By default the first of these that stores the scheme.",
         choices=WrittenRecipe,
         metavar="R",
-        help="whose checkpoint it is: {recipes} (default: the first of them that stores the "
-        "scheme)",
+        help="the producer whose checkpoint castwise writes: {recipes} (default: the first that "
+        "stores the scheme)",
     )
     consumer: ConsumerName | None = option(
         default=None,
-        comment="Who is to load the result: one of `castwise.quantization.consumers()`, whose "
-        "producer is the default of `recipe`. What it does not load is refused, and no warning "
-        "is about others.",
+        comment="The program that will load the result: one of "
+        "`castwise.quantization.consumers()`. Its producer is the default of `recipe`. castwise "
+        "refuses what this consumer does not load, and prints no warnings about others.",
         flag="--for",
         metavar="WHO",
-        help="who is to load the result: what it does not load is refused, and its producer is "
-        "the default: {consumers}",
+        help="the program that will load the result: its producer is the default, and what it "
+        "does not load is refused: {consumers}",
     )
     block: Block | None = option(
         default=None,
-        comment="The (rows, columns) that share a scale, where the scheme has a choice; one "
-        "number is columns. By default the producer's.",
+        comment="The (rows, columns) that share a scale, if the scheme has a choice; a single "
+        "number is columns. By default the producer's block.",
         metavar="N|NxM",
         parse="block",
-        help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
+        help="the columns, or rows and columns, that share a scale, if the scheme has a choice",
     )
     inputs: Inputs | float | None = option(
         default=None,
@@ -582,9 +589,9 @@ class Quantize(Request):
     )
     dtype_map: MapArgument | None = option(
         default=None,
-        comment="As in `cast_file`, a mapping of regular expressions, its file, or the name of a "
-        "map that comes with castwise. A scheme may stand wherever a dtype may, also under "
-        '"default": then it is that of linear layers.',
+        comment="As in `cast_file`: a mapping of regular expressions, its file, or the name of "
+        'a map that comes with castwise. A scheme may replace a dtype anywhere. Under "default" '
+        "it is the scheme of linear layers.",
         flag="--map",
         metavar="FILE|NAME",
         parse="map",
@@ -604,57 +611,60 @@ class Quantize(Request):
     )
     ignore: str | Sequence[str] = option(
         default=(),
-        comment="Regular expressions that match the whole names of weights, or of their modules, "
-        "to leave.",
+        comment="Regular expressions of weights to leave unchanged. An expression must match "
+        "the whole name of the weight, or of its module.",
         metavar="REGEX",
-        help="leave the weights whose whole names, or whose modules', match; as often as needed",
+        help="leave weights unchanged whose whole names, or whose modules' names, match; as "
+        "often as needed",
     )
     quantize_embeddings: bool = option(
         default=False,
-        comment="Whether embeddings and heads get the scheme, too. Else those alone do that the "
-        "map names.",
+        comment="Whether embeddings and heads get the scheme, too. By default only those get a "
+        "scheme that the map names.",
         metavar="yes|no",
         parse="yes or no",
-        help="whether embeddings and heads become that, too (default: those that the --map names)",
+        help="whether embeddings and heads get the scheme, too (default: only if the --map "
+        "names them)",
     )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
 
 @_options
 class Dequantize(Request):
-    """Decode the quantized weights of a checkpoint and write a new one without quantization.
+    """Decode the quantized weights of a checkpoint, and write a checkpoint without quantization.
 
-    Weights get the names and shapes that they have in the unquantized model; the tensors that only
-    decode them are not written, and the scales of inputs, outputs, attention and its caches, which
-    that model does not have, are left out with a warning. All other tensors stay as they are, byte
-    for byte; but where `config.json` states the dtype of the model, those in bfloat16 and float16
-    become what the weights become, as libraries load all of them in that. In a folder, what states
-    the quantization goes: the sections of `config.json`, whose dtype becomes that of the weights,
-    `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of metadata; the
-    index names the new tensors.
+    Weights get the names and shapes of the unquantized model. castwise does not write the tensors
+    that only decode weights. It leaves out the scales of inputs, outputs, attention and its caches
+    with a warning, because the unquantized model has none.
+
+    All other tensors do not change, with one exception: if `config.json` states the dtype of the
+    model, tensors in bfloat16 and float16 become `dtype`, too, because libraries load all of them
+    in it. In a folder, castwise removes the statements of the quantization: the sections of
+    `config.json`, whose dtype becomes that of the weights, `hf_quant_config.json`,
+    `quantize_config.json`, `quant_config.json`, and keys of metadata. The index names the new
+    tensors.
 
     A GGUF file whose architecture castwise knows becomes a folder that transformers loads, with its
-    configuration and tokenizer (extra `gguf`), unless the destination ends with .safetensors: that
-    has the names of llama.cpp, of any model.
+    configuration and tokenizer (extra `gguf`). If the destination ends with `.safetensors`, a GGUF
+    file of any model becomes this file, with the names of llama.cpp.
 
-    It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, decoded and
-    written, so memory does not grow with the size of tensors; scales may be in other shards.
-
-    Nothing is guessed: sizes of blocks are those that a configuration states.
+    The destination appears when it is complete, as with `cast_file`. castwise reads, decodes and
+    writes slabs of whole blocks, so memory does not grow with the size of tensors. Scales may be in
+    other shards. castwise takes the size of blocks from the configuration, and never guesses it.
 
     Returns
     -------
-    What each tensor became; a `CastPlan` if `dry_run`. A weight that was decoded has a `target`,
-    as `source` its scheme, and as report what decoding lost: values that are infinite or NaN, and
-    codes that are not 0 but became 0; `findings` lists them.
+    The result of each tensor; a `CastPlan` if `dry_run`. The row of a decoded weight has a
+    `target`, its scheme as `source`, and the losses of decoding as its report: values that are
+    infinite or NaN, and codes that are not 0 but became 0. `findings` lists them.
 
     Raises
     ------
     CheckpointError
-        No weight is quantized; or one cannot be decoded for certain: a scale is missing, or has not
-        the shape that the block needs; a scale has no weight; nothing, or not everything, says how
-        it is stored; a configuration contradicts the tensors; castwise does not decode its kind; or
-        what makes `cast_file` raise it.
+        No weight is quantized, or castwise cannot decode one with certainty: a scale is missing, or
+        its shape does not fit the block; a scale has no weight; the statement of the storage is
+        missing or incomplete; a configuration contradicts the tensors; castwise does not decode
+        this kind; or for a reason of `cast_file`.
     ValueError, TypeError
         An option is wrong.
     OSError
@@ -678,25 +688,26 @@ class Dequantize(Request):
 
     dtype: object = option(
         default=BF16,
-        comment="What the weights become: bfloat16, float16 or float32.",
+        comment="The format of the decoded weights: bfloat16, float16 or float32.",
         metavar="D",
         is_positional=True,
         help=f"what the weights become: {{formats}} (default: {BF16})",
     )
     arithmetic: Arithmetic = option(
         default="peer",
-        comment='"peer": as the producer\'s library does it, bit for bit, as in '
-        '`castwise.quantization.dequantize`. "exact": the product of real numbers, rounded once.',
+        comment='"peer": computed as the producer\'s library does, bit for bit, as in '
+        '`castwise.quantization.dequantize`. "exact": the product of real numbers, rounded '
+        "once.",
         choices=Arithmetic,
-        help="as the producer's library does it, bit for bit (peer, the default), or the product "
-        "of real numbers, rounded once (exact)",
+        help="computed as the producer's library does, bit for bit (peer, the default), or the "
+        "product of real numbers, rounded once (exact)",
     )
     only: str | None = option(
         default=None,
-        comment="A regular expression that matches the whole names of the weights to decode, as "
-        "they are in the unquantized model; the others stay quantized.",
+        comment="A regular expression for the weights to decode. It must match their whole "
+        "names in the unquantized model. All other weights remain quantized.",
         metavar="REGEX",
-        help="decode only the weights whose whole names, as of the unquantized model, match",
+        help="decode only the weights whose whole names in the unquantized model match",
     )
 
 
@@ -704,46 +715,45 @@ class Dequantize(Request):
 class Transcode(Request):
     """Write a quantized checkpoint as another producer stores it, with the same values.
 
-    Codes and scales stay; names and shapes change, where they lie, and what states the
-    quantization. From one to another go
+    Codes and scales keep their values. Their names, shapes and positions change, and so do the
+    statements of the quantization. castwise converts:
 
-    - NVFP4, MXFP8 and FP8 by tensor of ModelOpt, compressed-tensors and ComfyUI, and FP8 by channel
-      of the first two,
-    - MXFP4 of gpt-oss and compressed-tensors, and of GGUF files to either,
-    - MXFP4 of both to a GGUF file, which llama.cpp runs, if castwise knows the architecture (extra
-      `gguf`): a folder with its configuration and tokenizer, whose names, hyperparameters and
-      tokens become llama.cpp's, and whose norms, biases and routers float32;
-      a folder that such a file becomes has all that again (that of gpt-oss as "gpt-oss" alone),
-      and a .safetensors file its own names,
-    - integers of AWQ ("gemm") and of GPTQ (v1 and v2) to compressed-tensors, of 4 and 8 bits, with
-      their zero points unless all are in the middle, and with the index of groups if columns are
-      reordered.
+    - NVFP4, MXFP8 and FP8 by tensor among ModelOpt, compressed-tensors and ComfyUI, and FP8 by
+      channel among the first two;
+    - MXFP4 between gpt-oss and compressed-tensors, and from GGUF files to either;
+    - folders with MXFP4 of either to a GGUF file that llama.cpp runs, if castwise knows the
+      architecture (extra `gguf`): names, hyperparameters and tokens become llama.cpp's, and norms,
+      biases and routers become float32. The file becomes such a folder again, that of gpt-oss only
+      as "gpt-oss"; a `.safetensors` file made from it has llama.cpp's names;
+    - integers of 4 and 8 bits of AWQ ("gemm") and GPTQ (v1 and v2) to compressed-tensors, with zero
+      points unless all are in the middle, and with the index of groups if columns are reordered.
 
-    compressed-tensors divides by the global scale of NVFP4 and others multiply: its reciprocal is
-    one with which every value decodes to the same in bfloat16 and in float16. That of the scales of
-    inputs is rounded once. `verify` with ``arithmetic="exact"`` finds no difference in bfloat16;
-    by default it decodes each as its producer does, which may round otherwise.
+    compressed-tensors divides by the global scale of NVFP4, and other producers multiply by it.
+    castwise stores a reciprocal with which every value decodes to the same number in bfloat16 and
+    in float16. The reciprocal of scales of inputs is rounded once. `verify` with
+    ``arithmetic="exact"`` finds no difference in bfloat16; by default it decodes each checkpoint as
+    its producer does, and producers may round differently.
 
     With `scheme`, MXFP4 becomes NVFP4 of compressed-tensors or ModelOpt, also the experts of
-    gpt-oss in one tensor, and the experts of DeepSeek-V4 become FP8 in its blocks, where these
-    have all values, so that nothing is rounded.
+    gpt-oss in one tensor. The experts of DeepSeek-V4 become FP8 in its blocks. castwise does this
+    only if the scheme represents all values, so it rounds nothing.
 
-    It appears when it is complete, as with `cast_file`; all other tensors and files are copied.
-    Weights pass through memory in slabs of whole blocks.
+    The destination appears when it is complete, as with `cast_file`. All other tensors and files
+    are copied. Weights pass through memory in slabs of whole blocks.
 
     Returns
     -------
-    What each tensor became; a `CastPlan` if `dry_run`. Those have a `target` that are not as they
-    were stored. The report of the codes counts what decoding them to float32 loses.
+    The result of each tensor; a `CastPlan` if `dry_run`. Rows of tensors whose storage changed have
+    a `target`. The report of the codes counts the losses of decoding them to float32.
 
     Raises
     ------
     CheckpointError
-        The checkpoint is not quantized, is stored so already, or cannot be transcoded;
-        a part is missing or has another shape than its weight needs; the other form has no place
-        for one of its parts; no reciprocal of a global scale leaves all values what they are;
-        another scheme does not have all values of a block; llama.cpp would compute something else
-        of a GGUF file, or a tensor or the tokenizer is missing; or what makes `cast_file` raise it.
+        The checkpoint is not quantized, has this form already, or cannot be transcoded; a part is
+        missing, or its shape does not fit the weight; the other form has no place for a part; no
+        reciprocal of a global scale keeps all values; another scheme does not represent all values
+        of a block; llama.cpp would compute something else from the GGUF file; a tensor or the
+        tokenizer is missing; or for a reason of `cast_file`.
     ValueError, TypeError
         An option is wrong.
     OSError
@@ -774,10 +784,10 @@ class Transcode(Request):
     )
     scheme: TranscodedScheme | None = option(
         default=None,
-        comment="{choices}, if another scheme is to hold the values.",
+        comment="{choices}, to store the values in another scheme.",
         choices=TranscodedScheme,
         metavar="S",
-        help="another scheme to hold the values: {choices}",
+        help="store the values in another scheme: {choices}",
     )
     inputs: Inputs | None = option(default=None, description=_INPUTS)
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)

@@ -1,4 +1,4 @@
-"""What the headers of a checkpoint say, as a value that prints as tables."""
+"""The contents of the headers of a checkpoint, as a value that prints as tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTE_BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Inspection(Rendered):
-    """What the headers of a checkpoint say.
+    """The contents of the headers of a checkpoint.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Inspection(Rendered):
     metadata
         Its metadata.
     quantization
-        Its quantized weights: of each the scheme, the payload and the scales as far as names,
-        shapes, metadata and the configurations beside the file tell; and orphans, which are
-        payloads without scale and scales without payload. None if nothing is quantized.
+        Its quantized weights: the scheme, the payload and the scales of each, as far as names,
+        shapes, metadata and configurations determine them; and orphans, which are payloads without
+        a scale and scales without a payload. None if no weight is quantized.
 
     """
 
@@ -47,10 +47,10 @@ class Inspection(Rendered):
     quantization: Quantization | None = None
 
     def bits_per_weight(self) -> dict[str, float | None]:
-        """Return the bits that an element of each quantized weight takes with all that decodes it.
+        """Return the bits that an element of each quantized weight takes with its scales.
 
-        By the name of the payload; None if the scheme is not known. Scales of activations do not
-        count.
+        The keys are the names of payloads. A value is None if the scheme is not known. Scales of
+        activations do not count.
         """
         infos = {info.name: info for info in self.tensors}
         weights = () if self.quantization is None else self.quantization.weights
@@ -134,6 +134,7 @@ def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
             for group in groups
         ),
         text_columns=3,
+        spare=("tensors",),
     )
     formats = Table.of(("dtype", "tensors", "bytes", "size"), totals, 1)
     parts: list[Part] = [tensors, Lines(("",)), formats]

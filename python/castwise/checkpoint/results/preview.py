@@ -13,17 +13,17 @@ from castwise.rendering.sheet import Sheet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastPlan(CastSummary):
-    """The result of a dry run: what a conversion would do, in rows without reports.
+    """The result of a dry run: the rows of a conversion, without reports.
 
     Attributes
     ----------
     needed_bytes
-        Bytes that the result takes at least: its tensors and the files that are copied, without
-        what an interrupted run has kept if this would resume it.
+        The least number of bytes of the result: its tensors and copied files, without those that an
+        interrupted run has kept if this run would resume it.
     free_bytes
-        Bytes that are free where it would be written, None if the file system does not tell.
+        Free bytes in the file system of the destination; None if it does not report them.
     left_out
-        Files and folders of the source that would not be copied unless asked for.
+        Files and folders of the source that would be copied only with `include`.
 
     """
 

@@ -65,17 +65,17 @@ class ProgressMeter:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Values of one tensor that were lost in a cast, or in decoding.
+    """Values of one tensor that a cast or decoding lost.
 
     Attributes
     ----------
     kind
-        "overflow": they became infinite or NaN. "nan": they became NaN, for which overflow is one
-        reason. "wrapped": integers came out as others. "nan-lost": NaN became numbers, and
-        `nan="zero"` did not ask for it. "underflow": too many became zero. "scale": the format in
-        which scales are stored, or multiplied by the producer's decoder, does not hold theirs, so
-        that the scheme keeps at least 1 dB less of them than of others. "saturated": they became
-        the largest or smallest number. "inexact": they changed at all.
+        "overflow": values became infinite or NaN. "nan": values became NaN, for example by
+        overflow. "wrapped": integers became other integers. "nan-lost": NaN became numbers without
+        `nan="zero"`. "underflow": too many values became zero. "scale": the format in which scales
+        are stored, or in which the producer's decoder multiplies, does not hold the scales of this
+        weight, so that it loses at least 1 dB more than other weights. "saturated": values became
+        the largest or smallest number. "inexact": values changed.
     tensor
         Name of the tensor.
     count
@@ -126,9 +126,8 @@ class KeptTensors:
 
     def __str__(self) -> str:
         nouns = _ROLE_NAMES.get(self.role, "other tensors")
-        noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
-        share = f"{_percent(self.share)} of the bytes"
-        return f"{self.count:,} {noun}, {share}, {verb}: " + self.reason
+        noun = nouns if self.count > 1 else nouns.removesuffix("s")
+        return f"{self.count:,} {noun}, {_percent(self.share)} of the bytes: " + self.reason
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -168,11 +167,11 @@ def kept_tensors(rows: Iterable[tuple[TensorInfo, str, str]], nbytes: int) -> li
 
 
 def kept_text(groups: Sequence[KeptTensors]) -> str:
-    """Write in a line what stays and why: what has a share of the bytes, and how many others."""
+    """Write in a line the kept tensors with a share of the bytes, and the number of others."""
     large = [tensors for tensors in groups if tensors.share >= _SMALL_SHARE]
     rest = sum(tensors.count for tensors in groups if tensors.share < _SMALL_SHARE)
     share = sum(tensors.share for tensors in groups if tensors.share < _SMALL_SHARE)
-    text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
+    text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes"
     others = [text] if rest else []
     return join("; ", [*map(str, large), *others])
 
@@ -196,13 +195,13 @@ class DecodeReport:
     count
         Elements.
     overflowed
-        Values that are infinite: their scale is, or their product is beyond the range.
+        Infinite values: their scale is infinite, or their product is beyond the range.
     underflowed
-        Codes that are not 0 and whose product with their scale is.
+        Codes that are not 0, but whose product with their scale is 0.
     nan_out
-        Values that are NaN: their code or scale is, or 0 is multiplied by an infinite one.
+        NaN values: their code or scale is NaN, or 0 is multiplied by an infinite scale.
     zero_in
-        Codes that are 0, as far as they were counted: only where something is lost.
+        Codes that are 0. castwise counts them only where a value is lost.
 
     """
 
@@ -254,19 +253,19 @@ class CastRow(NamedTuple):
     source
         Its format before, as the source's container calls it if castwise knows no name.
     target
-        Its format now, None if it was kept as it was; of a payload its scheme.
+        Its format in the result, or the scheme of a payload; None if it did not change.
     nbytes_before
         Its size in the source, in bytes, uncompressed.
     nbytes_after
         Its size in the result.
     report
-        What the cast, or decoding the weight, lost; None if it was kept.
+        The losses of the cast, or of decoding the weight; None if it did not change.
     shard
         The file of a folder that holds it, by its path there; None if a single file does.
     pattern
-        The key of the map or policy map that decided; None if it was the default, or nothing.
+        The key of the map or policy map that decided; None if the default decided, or nothing did.
     decided_by
-        "dtype", "map" or "policy"; None if nothing asked for a cast.
+        The argument that decided: "dtype", "map" or "policy"; None if none did.
 
     """
 
@@ -345,7 +344,7 @@ class CastRow(NamedTuple):
         Parameters
         ----------
         max_zeros
-            Values that became zero count if they are a larger share of the nonzero ones.
+            Values that became zero count if their share of the nonzero values is larger.
         nan
             The option of the cast.
 

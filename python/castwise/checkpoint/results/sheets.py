@@ -21,6 +21,7 @@ _OF_WEIGHTS = ("quantized", "decoded")
 
 _NAMES = ("tensor", "shape", "from", "to")
 _LOSSES = (
+    "SQNR dB",
     "exact",
     "overflowed",
     "saturated",
@@ -28,10 +29,9 @@ _LOSSES = (
     "NaN in",
     "NaN out",
     "max rel error",
-    "SQNR dB",
 )
 _LOST = frozenset(("overflowed", "underflowed", "NaN out"))
-_SPARE = ("shape", "max rel error", "from", "SQNR dB")
+_SPARE = ("shape", "max rel error", "from", "exact", "tensors")
 _PLAN = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")
 _PLAN_SIZES = frozenset(("tensors", "before", "after"))
 
@@ -202,12 +202,20 @@ def _decode_table(groups: Collection[Sequence[CastRow]], detail: str) -> Table:
 def _group_names(group: Sequence[CastRow], detail: str) -> tuple[str, ...]:
     """Return what a row of a table is called: name, shape and formats."""
     row = group[0]
-    name, shape = row.name, shape_text(row.shape)
+    name, shape = row.name, shape_text(_weight_shape(row))
     if detail == TOTALS:
         name, shape = "*", ""
     elif len(group) > 1:
         name = group_name(name)
     return (name, shape, row.source, row.target or "")
+
+
+def _weight_shape(row: CastRow) -> tuple[int, ...]:
+    """Return the shape of a weight, also if its codes are packed along the last axis."""
+    elements = row.report.count if row.report is not None and row.has_scheme else 0
+    rows = math.prod(row.shape[:-1])
+    is_packed = elements > math.prod(row.shape) and rows and not elements % rows
+    return (*row.shape[:-1], elements // rows) if is_packed else row.shape
 
 
 def _plan_cells(group: Sequence[CastRow], detail: str) -> tuple[str, ...]:
@@ -244,6 +252,7 @@ def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
     """Return what a group lost, under the names of `_LOSSES`."""
     total = _total(group)
     return (
+        "-" if math.isnan(total.sqnr_db) else f"{total.sqnr_db:.1f}",
         _percent(total.exact, total.count),
         f"{total.overflowed:,}",
         f"{total.saturated:,}",
@@ -251,7 +260,6 @@ def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
         f"{total.nan_in:,}",
         f"{total.nan_out:,}",
         f"{total.max_rel_error:.2e}" if total.max_rel_error else "0",
-        "-" if math.isnan(total.sqnr_db) else f"{total.sqnr_db:.1f}",
     )
 
 

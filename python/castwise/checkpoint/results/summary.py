@@ -60,12 +60,12 @@ class CastSummary(Rendered):
     Attributes
     ----------
     source
-        The checkpoint that was read.
+        The source of the conversion.
     destination
         The one that was written.
     options
-        Rounding, overflow, nan and seed as they were used. A seed that nobody chose is
-        here too, so that every run can be repeated.
+        Rounding, overflow, nan and seed of the run. They include a seed that castwise chose, so
+        that every run can be repeated.
     rows
         Every tensor, in the order in which it was written.
     total
@@ -73,12 +73,12 @@ class CastSummary(Rendered):
     unused_patterns
         Keys of the map that matched no tensor, each with the name that is spelled most like it.
     max_zeros
-        The share of a tensor's nonzero values that may become zero before that is an underflow, as
-        the run was told, or what `default_max_zeros` says of the rows.
+        The share of a tensor's nonzero values that may become zero without an underflow: that of
+        the run, or by default that of `default_max_zeros`.
     action
-        What was done to the tensors: "cast", "quantized", "decoded" or "transcoded".
+        The conversion of the tensors: "cast", "quantized", "decoded" or "transcoded".
     kept
-        What stays as it is, by role and reason, where a model was quantized, or cast by a map that
+        The unchanged tensors by role and reason, if the model was quantized, or cast by a map that
         comes with castwise.
 
     """
@@ -141,7 +141,7 @@ class CastSummary(Rendered):
 
     @property
     def nan_lost(self) -> int:
-        """NaN that became numbers, where the format has none and `nan="zero"` did not ask for it.
+        """NaN that became numbers because the format has no NaN, without `nan="zero"`.
 
         float4, float6, the integers and bool have no NaN.
         """
@@ -165,8 +165,8 @@ class CastSummary(Rendered):
         kinds
             The kinds to list, or one; see `Finding`. By default all but "saturated" and "inexact".
         max_zeros
-            The share of a tensor's nonzero values, from 0 to 1, that may become zero before that
-            is an underflow; by default that of the run, so that the exit code agrees.
+            The share of a tensor's nonzero values, from 0 to 1, that may become zero without an
+            underflow; by default that of the run, so that the exit code agrees.
 
         Raises
         ------
@@ -237,7 +237,7 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
 
 def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
     """Return the line of what stays, if anything does."""
-    return [Lines([kept_text(groups)])] if groups else []
+    return [Lines([f"unchanged: {kept_text(groups)}"])] if groups else []
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:

@@ -31,7 +31,7 @@ _DYNAMIC = ("fp8_channel", "fp8_block", "int8_channel")
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What a consumer loads of the checkpoints that castwise writes as a producer does.
+    """The checkpoints of one producer that a consumer loads.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ _CONSUMERS = (
 
 
 def consumers() -> tuple[Consumer, ...]:
-    """Return who loads the quantized checkpoints that castwise writes.
+    """Return the programs that load quantized checkpoints which castwise writes.
 
     Returns
     -------

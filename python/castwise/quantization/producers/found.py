@@ -19,15 +19,15 @@ _MAP_BITS = 4
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A weight that is stored as codes and what decodes them.
+    """A weight that is stored as codes, with the tensors that decode them.
 
     Attributes
     ----------
     name
         Name of the weight, as it would be without quantization.
     scheme
-        What is stored, such as "fp8_block", "nvfp4" or "int4_group"; None if neither names, formats
-        and shapes nor a configuration tell.
+        The scheme, such as "fp8_block", "nvfp4" or "int4_group"; None if neither names, formats and
+        shapes nor a configuration determine it.
     block
         Elements of the weight that share a scale, along its last two axes; None if nothing states
         it. It is never derived from the ratio of two shapes.
@@ -39,11 +39,11 @@ class QuantizedWeight:
         Names of the tensors without which the codes mean nothing or cannot be used, each with its
         role: "scale", "global scale", "zero point", "activation" or "other".
     problem
-        What contradicts what; None if nothing does.
+        A contradiction between two statements or tensors; None if there is none.
     foreign
         Names of tensors beside the payload that are not part of how it is stored.
     by_shapes
-        Nothing states how it is stored, and its shapes allow one way only, whose ever it is.
+        True if no statement describes the storage, and the shapes allow only one.
 
     """
 
@@ -85,7 +85,7 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A tensor of a quantized weight that lacks the others.
+    """A tensor of a quantized weight whose other tensors are missing.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ DYNAMIC_INPUTS = "inputs are quantized while the model runs"
 
 @dataclass(frozen=True, slots=True)
 class Quantization(Rendered):
-    """What of a checkpoint is quantized.
+    """The quantized weights of a checkpoint.
 
     Attributes
     ----------

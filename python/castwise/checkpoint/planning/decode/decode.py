@@ -64,6 +64,7 @@ from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding
 from castwise.quantization.weights.decoding import Slab as Cut
+from castwise.text.brief import counted
 from castwise.text.spelling import nearest
 from castwise.text.wording import parenthesis, setting
 
@@ -153,13 +154,14 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     stale, warnings = stale_statement(source, quantization), []
     if stale is not None:
         warnings.append(
-            f"no weight is quantized as {stale} states; that is left out, and tensors stay as they "
-            "are"
+            f"no weight is quantized as {stale} states; the statement is left out, and tensors do "
+            "not change"
         )
     if followers:
         warnings.append(
-            f"other tensors become {decode.format} with the weights, as config.json will state, "
-            f"{len(followers)}: {join_names(sorted(followers))}"
+            f"{counted(len(followers), 'other tensor')} will be {decode.format}, too, because "
+            "config.json has one dtype for the model, in which libraries load all of it: "
+            f"{join_names(sorted(followers))}"
         )
     return Derived(
         source=facts,
