@@ -30,6 +30,7 @@ _LOSSES = (
     "max rel error",
     "SQNR dB",
 )
+_WEIGHTED = "weighted dB"
 _LOST = frozenset(("overflowed", "underflowed", "NaN out"))
 _SPARE = ("shape", "max rel error", "from", "SQNR dB")
 _PLAN = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")
@@ -143,10 +144,12 @@ def _cast_table(
 ) -> Table:
     """Return the table of casts, with the number of tensors if a row is for several."""
     is_counted = len(groups) < len(rows)
-    header = (*_NAMES, *(["tensors"] if is_counted else []), *_LOSSES)
+    losses = _losses(rows)
+    header = (*_NAMES, *(["tensors"] if is_counted else []), *losses)
 
     def cells(group: Sequence[CastRow], names: Sequence[str]) -> tuple[str, ...]:
-        return (*names, *([f"{len(group):,}"] if is_counted else []), *_loss_cells(group))
+        counts = [f"{len(group):,}"] if is_counted else []
+        return (*names, *counts, *_loss_cells(group)[: len(losses)])
 
     total = ("total", "" if is_counted else counted(len(rows), "tensor"), "", "")
     return Table(
@@ -169,11 +172,18 @@ def _sections(groups: Collection[Sequence[CastRow]], detail: str) -> Iterator[Se
             yield Section(title, [_group_table(group)])
 
 
+def _losses(rows: Iterable[CastRow]) -> tuple[str, ...]:
+    """Return the columns of what was lost, the weighted ratio if some row has one."""
+    is_weighted = any(row.weighted is not None for row in rows)
+    return (*_LOSSES, _WEIGHTED) if is_weighted else _LOSSES
+
+
 def _group_table(group: Sequence[CastRow]) -> Table:
+    losses = _losses(group)
     return Table(
-        ("tensor", *_LOSSES),
+        ("tensor", *losses),
         lambda: (
-            (row.name, *_loss_cells([row]))
+            (row.name, *_loss_cells([row])[: len(losses)])
             for row in sorted(group, key=lambda row: _severity([row]))
         ),
         text_columns=1,
@@ -241,8 +251,10 @@ def _severity(group: Sequence[CastRow]) -> tuple[float, ...]:
 
 
 def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
-    """Return what a group lost, under the names of `_LOSSES`."""
+    """Return what a group lost, under the names of `_LOSSES`, and the weighted ratio."""
     total = _total(group)
+    weighted = [row.weighted for row in group if row.weighted is not None]
+    ratio = sum(weighted[1:], weighted[0]).sqnr_db if weighted else math.nan
     return (
         _percent(total.exact, total.count),
         f"{total.overflowed:,}",
@@ -251,7 +263,10 @@ def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
         f"{total.nan_in:,}",
         f"{total.nan_out:,}",
         f"{total.max_rel_error:.2e}" if total.max_rel_error else "0",
-        "-" if math.isnan(total.sqnr_db) else f"{total.sqnr_db:.1f}",
+        *(
+            "-" if math.isnan(decibels) else f"{decibels:.1f}"
+            for decibels in (total.sqnr_db, ratio)
+        ),
     )
 
 
