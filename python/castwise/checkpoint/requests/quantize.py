@@ -16,6 +16,7 @@ from castwise.checkpoint.planning.checkpoint_model import architecture_option, c
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.importance import Importance
 from castwise.checkpoint.planning.written_schemes import (
     checked_inputs_or_scale,
     consumer_named,
@@ -44,6 +45,7 @@ def quantizing(
         "ignore": list(encode.ignore),
         **({"embeddings": True} if encode.embeddings else {}),
         **({} if encode.inputs is None else {"inputs": encode.inputs}),
+        **({} if encode.importance is None else {"importance": encode.importance.path.name}),
         **architecture_option(encode.architecture),
     }
     return report, partial(encode_checkpoint, encode=encode)
@@ -98,6 +100,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         inputs=inputs,
         architecture=checked_architecture(request.architecture),
         scales=_checked_scales(request.scales, names),
+        importance=_checked_importance(request),
     )
     for name in names:
         encode.encoding(name)
@@ -153,6 +156,19 @@ def _checked_scales(scales: object, names: Sequence[str]) -> str:
     able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
     check_scales(scales, able)
     return str(scales)
+
+
+def _checked_importance(request: Quantize) -> Importance | None:
+    """Open the file of importance, which weights a search of scales."""
+    if request.importance is None:
+        return None
+    if request.scales != "best":
+        raise CheckpointError(
+            f"{given('importance', str(request.importance))} weights the search of scales, and "
+            f"there is none with {argument('scales', request.scales)}; add "
+            f"{argument('scales', 'best')}"
+        )
+    return Importance.open(checked_path(request.importance, "importance"))
 
 
 def _checked_block(size: object) -> tuple[int, int] | None:

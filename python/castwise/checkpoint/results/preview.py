@@ -60,4 +60,4 @@ def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
         room=(plan.needed_bytes, plan.free_bytes),
         left_out=plan.left_out,
     )
-    return [*sheet, *kept_lines(plan.kept)]
+    return [*sheet, *kept_lines(plan)]
