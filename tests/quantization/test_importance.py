@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.containers.gguf.imatrix import input_names, is_stored_name
 from castwise.cli import main
 from castwise.quantization import quantize
 from checkpoint_samples import assert_same
@@ -231,7 +232,7 @@ def write_experts(folder: Path) -> Path:
     return write(folder, tensors, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"])
 
 
-def expert_numbers(counts: Any) -> dict[str, Array]:
+def expert_numbers() -> dict[str, Array]:
     rng = np.random.default_rng(5)
     joint = np.exp(rng.standard_normal((EXPERTS, 64))).astype(np.float32)
     down = np.exp(rng.standard_normal((EXPERTS, 96))).astype(np.float32)
@@ -242,7 +243,7 @@ def expert_numbers(counts: Any) -> dict[str, Array]:
 def test_experts_have_rows(tmp_path: Path, framework: Framework) -> None:
     """One that saw no input is searched without numbers, and listed."""
     model = write_experts(tmp_path / "model")
-    numbers = expert_numbers(1)
+    numbers = expert_numbers()
     path = write_imatrix(framework("gguf"), tmp_path / "i.gguf", numbers, counts=[3, 5, 0, 1000])
     summary = checkpoint.quantize_file(
         model, tmp_path / "out", "mxfp4", scales="best", importance=path, consumer=None
@@ -264,6 +265,94 @@ def test_experts_have_rows(tmp_path: Path, framework: Framework) -> None:
             array, "mxfp4", recipe="compressed-tensors", scales="best", importance=importance
         )
         assert_same(tensors[name.replace("weight", "weight_packed")], q.parts()["weight_packed"])
+
+
+def test_experts_whose_layers_are_joined(tmp_path: Path, framework: Framework) -> None:
+    model, numbers = write_experts(tmp_path / "model"), expert_numbers()
+    joint = {"blk.0.ffn_gate_up_exps.weight": numbers["blk.0.ffn_up_exps.weight"]}
+    joint["blk.0.ffn_down_exps.weight"] = numbers["blk.0.ffn_down_exps.weight"]
+    results = []
+    for name, rows in (("apart", numbers), ("joint", joint)):
+        path = write_imatrix(framework("gguf"), tmp_path / f"{name}.gguf", rows)
+        checkpoint.quantize_file(model, tmp_path / name, **BEST, importance=path)
+        results.append(contents(tmp_path / name))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type", "stored"),
+    [
+        (f"{LAYER}self_attn.o_proj.weight", "llama", "blk.0.attn_output.weight"),
+        (f"{LAYER}self_attn.o_proj.weight", "plamo", None),  # its heads are in another order
+        ("model.language_model.layers.7.linear_attn.out_proj.weight", "qwen3_5_text", None),
+        ("model.language_model.layers.7.mlp.up_proj.weight", "qwen3_5_text", "blk.7.ffn_up.weight"),
+        ("layers.12.mlp.up_proj.weight", "qwen2", "blk.12.ffn_up.weight"),
+        ("model.layers.3.block_sparse_moe.experts.w2.weight", "", "blk.3.ffn_down_exps.weight"),
+        ("model.layers.3.mlp.switch_mlp.down_proj.weight", "", "blk.3.ffn_down_exps.weight"),
+        ("encoder.block.3.layer.0.SelfAttention.q.weight", "t5", "enc.blk.3.attn_q.weight"),
+        ("lm_head.weight", "", "output.weight"),
+        ("model.embed_tokens.weight", "", "token_embd.weight"),
+        ("model.layers.3.no_such_proj.weight", "", None),
+    ],
+)
+def test_names_of_llama_cpp(
+    framework: Framework, name: str, model_type: str, stored: str | None
+) -> None:
+    framework("gguf")
+    names = input_names(name, model_type).own
+    assert (stored in names) if stored else not [one for one in names if "time_mix" not in one]
+    assert all(map(is_stored_name, names))
+
+
+def test_two_names_of_one_weight(tmp_path: Path, framework: Framework) -> None:
+    """The map of the package gguf gives this one two meanings."""
+    framework("gguf")
+    name = f"{LAYER}feed_forward.down_proj.weight"
+    checkpoint.save(tmp_path / "model.safetensors", {name: weight(64, 32)})
+    numbers = {"blk.0.ffn_down.weight": np.ones(32), "blk.0.ffn_up_shexp.weight": np.ones(32)}
+    for factor in (1, 2):
+        numbers["blk.0.ffn_down.weight"] *= factor
+        np.savez(tmp_path / f"{factor}.npz", **numbers)
+    options: Any = {"scheme": "mxfp4", "scales": "best"}
+    source, out = tmp_path / "model.safetensors", tmp_path / "out.safetensors"
+    checkpoint.quantize_file(source, out, **options, importance=tmp_path / "1.npz")
+    with pytest.raises(CheckpointError, match=r"may both be the importance of .* differ; name it"):
+        checkpoint.quantize_file(
+            source, tmp_path / "x.safetensors", **options, importance=tmp_path / "2.npz"
+        )
+
+
+def test_the_report_has_the_weighted_ratio(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside that of numpy; of a row without numbers there is none."""
+    path, out = tmp_path / "numbers.npz", tmp_path / "out"
+    np.savez(path, **{name: NUMBERS[name] for name in NUMBERS if name != DOWN})
+    summary = checkpoint.quantize_file(
+        model, out, "mxfp4", recipe="mlx", scales="best", importance=path
+    )
+    checkpoint.dequantize_file(out, tmp_path / "decoded.safetensors", "float32")
+    decoded = checkpoint.load(tmp_path / "decoded.safetensors")
+    rows = {row.name: row for row in summary.rows if row.target == "mxfp4"}
+    for name, array in WEIGHTS.items():
+        row, values = rows[name], array.astype(np.float64)
+        if name == DOWN:
+            assert row.weighted is None
+            assert "weighted_sqnr_db" not in row.to_dict()
+            continue
+        signal, noise = (
+            float((NUMBERS[name] * squared**2).sum())
+            for squared in (values, decoded[name] - values)
+        )
+        ratio = row.to_dict()["weighted_sqnr_db"]
+        np.testing.assert_allclose(ratio, 10 * np.log10(signal / noise), atol=1e-4)
+        assert row.weighted is not None
+        assert f"{ratio:.1f}" in str(summary)
+    assert "weighted dB" in str(summary)
+    arguments = ["quantize", model, tmp_path / "x", "--scheme", "mxfp4", "--scales", "best"]
+    arguments += ["--importance", path, "--dry-run", "--measure"]
+    assert main([*map(str, arguments)]) == 0
+    assert "weighted dB" in capsys.readouterr().out
 
 
 def test_stacked_experts_of_inputs_and_outputs(tmp_path: Path) -> None:
