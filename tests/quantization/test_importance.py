@@ -16,6 +16,7 @@ from castwise.checkpoint.containers.gguf.imatrix import input_names, is_stored_n
 from castwise.cli import main
 from castwise.quantization import quantize
 from checkpoint_samples import assert_same
+from imatrix import write_imatrix
 from sharded_folder import contents
 from small_llama import DOWN, GATE, LAYER, OUT, UP, WEIGHTS, Array, K, Q, V, weight, write
 
@@ -42,32 +43,6 @@ def squares(name: str, rows: int = 1) -> Array:
 
 
 NUMBERS = {name: squares(name) for name in WEIGHTS}
-
-
-def write_imatrix(
-    gguf: ModuleType, path: Path, numbers: Mapping[str, Array], counts: Any = 512
-) -> Path:
-    """Write a file as llama-imatrix does; its writer states no architecture."""
-
-    class Writer(gguf.GGUFWriter):  # type: ignore[name-defined, misc]
-        def add_architecture(self) -> None:
-            pass
-
-    writer = Writer(path, "")
-    writer.add_type(gguf.GGUFType.IMATRIX)
-    writer.add_array(gguf.Keys.IMatrix.DATASETS, ["text.txt"])
-    writer.add_uint32(gguf.Keys.IMatrix.CHUNK_COUNT, 1)
-    writer.add_uint32(gguf.Keys.IMatrix.CHUNK_SIZE, 512)
-    for name, rows in numbers.items():
-        means = np.atleast_2d(rows)
-        shape = len(means), 1
-        of_rows = np.broadcast_to(np.asarray(counts, np.float32).reshape(-1, 1), shape).copy()
-        writer.add_tensor(f"{name}.in_sum2", means * of_rows)
-        writer.add_tensor(f"{name}.counts", of_rows)
-    for write_part in ("header_to_file", "kv_data_to_file", "tensors_to_file"):
-        getattr(writer, f"write_{write_part}")()
-    writer.close()
-    return path
 
 
 def weighted_errors(folder: Path, scratch: Path, numbers: Mapping[str, Array]) -> dict[str, float]:
