@@ -95,12 +95,12 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         schemes,
         checked_threads(threads),
         map_name,
+        importance=_checked_importance(request),
         consumer=None if reader is None else reader.name,
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         inputs=inputs,
         architecture=checked_architecture(request.architecture),
         scales=_checked_scales(request.scales, names),
-        importance=_checked_importance(request),
     )
     for name in names:
         encode.encoding(name)

@@ -144,12 +144,12 @@ def _cast_table(
 ) -> Table:
     """Return the table of casts, with the number of tensors if a row is for several."""
     is_counted = len(groups) < len(rows)
-    losses = _losses(rows)
-    header = (*_NAMES, *(["tensors"] if is_counted else []), *losses)
+    weighted = _weighted_column(rows)
+    header = (*_NAMES, *(["tensors"] if is_counted else []), *_LOSSES, *weighted)
 
     def cells(group: Sequence[CastRow], names: Sequence[str]) -> tuple[str, ...]:
         counts = [f"{len(group):,}"] if is_counted else []
-        return (*names, *counts, *_loss_cells(group)[: len(losses)])
+        return (*names, *counts, *_loss_cells(group), *_weighted_cells(group)[: len(weighted)])
 
     total = ("total", "" if is_counted else counted(len(rows), "tensor"), "", "")
     return Table(
@@ -172,18 +172,12 @@ def _sections(groups: Collection[Sequence[CastRow]], detail: str) -> Iterator[Se
             yield Section(title, [_group_table(group)])
 
 
-def _losses(rows: Iterable[CastRow]) -> tuple[str, ...]:
-    """Return the columns of what was lost, the weighted ratio if some row has one."""
-    is_weighted = any(row.weighted is not None for row in rows)
-    return (*_LOSSES, _WEIGHTED) if is_weighted else _LOSSES
-
-
 def _group_table(group: Sequence[CastRow]) -> Table:
-    losses = _losses(group)
+    weighted = _weighted_column(group)
     return Table(
-        ("tensor", *losses),
+        ("tensor", *_LOSSES, *weighted),
         lambda: (
-            (row.name, *_loss_cells([row])[: len(losses)])
+            (row.name, *_loss_cells([row]), *_weighted_cells([row])[: len(weighted)])
             for row in sorted(group, key=lambda row: _severity([row]))
         ),
         text_columns=1,
@@ -251,10 +245,8 @@ def _severity(group: Sequence[CastRow]) -> tuple[float, ...]:
 
 
 def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
-    """Return what a group lost, under the names of `_LOSSES`, and the weighted ratio."""
+    """Return what a group lost, under the names of `_LOSSES`."""
     total = _total(group)
-    weighted = [row.weighted for row in group if row.weighted is not None]
-    ratio = sum(weighted[1:], weighted[0]).sqnr_db if weighted else math.nan
     return (
         _percent(total.exact, total.count),
         f"{total.overflowed:,}",
@@ -263,11 +255,19 @@ def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
         f"{total.nan_in:,}",
         f"{total.nan_out:,}",
         f"{total.max_rel_error:.2e}" if total.max_rel_error else "0",
-        *(
-            "-" if math.isnan(decibels) else f"{decibels:.1f}"
-            for decibels in (total.sqnr_db, ratio)
-        ),
+        "-" if math.isnan(total.sqnr_db) else f"{total.sqnr_db:.1f}",
     )
+
+
+def _weighted_column(rows: Iterable[CastRow]) -> Sequence[str]:
+    """Return the column of the weighted ratio; nothing if no row has one."""
+    return (_WEIGHTED,) * any(row.weighted is not None for row in rows)
+
+
+def _weighted_cells(group: Sequence[CastRow]) -> tuple[str]:
+    """Return the weighted ratio of a group."""
+    reports = [row.weighted for row in group if row.weighted is not None]
+    return (f"{sum(reports[1:], reports[0]).sqnr_db:.1f}" if reports else "-",)
 
 
 def _percent(part: int, whole: int) -> str:

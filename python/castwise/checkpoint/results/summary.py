@@ -236,14 +236,17 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
     seed = summary.options.get("seed")
     action = action or summary.action
     sheet = conversion_sheet(summary.rows, paths, detail=detail, action=action, seed=seed)
-    return [*sheet, *kept_lines(summary)]
+    return [*sheet, *kept_lines(summary.kept), *importance_lines(summary.importance)]
 
 
-def kept_lines(summary: CastSummary) -> Sheet:
-    """Return the lines of what stays, and of the use of importance, if there are any."""
-    lines = [kept_text(summary.kept)] if summary.kept else []
-    lines += [] if summary.importance is None else summary.importance.lines()
-    return [Lines(lines)] if lines else []
+def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
+    """Return the line of what stays, if anything does."""
+    return [Lines([kept_text(groups)])] if groups else []
+
+
+def importance_lines(use: ImportanceUse | None) -> Sheet:
+    """Return the lines of how numbers of input channels were used, if there are some."""
+    return [] if use is None else [Lines(use.lines())]
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
