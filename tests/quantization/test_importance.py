@@ -16,7 +16,7 @@ from castwise.checkpoint.containers.gguf.imatrix import input_names, is_stored_n
 from castwise.cli import main
 from castwise.quantization import quantize
 from checkpoint_samples import assert_same
-from imatrix import write_imatrix
+from imatrix import write_imatrix, write_sums
 from sharded_folder import contents
 from small_llama import DOWN, GATE, LAYER, OUT, UP, WEIGHTS, Array, K, Q, V, weight, write
 
@@ -431,6 +431,33 @@ def test_files_of_no_use(tmp_path: Path, model: Path, framework: Framework) -> N
     )
     assert summary.importance is not None
     assert summary.importance.unused == [name]
+
+
+ROW, COUNT = np.ones((1, 384), np.float32), np.ones((1, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("sums", "counts", "text"),
+    [
+        (np.ones((2, 384), np.float32), COUNT, r"sums of shape \(2, 384\) .* a row of float32 and"),
+        (np.ones((2, 3, 64), np.float32), COUNT, r"sums of shape \(2, 3, 64\) .*; make the file"),
+        (ROW.astype(np.float16), COUNT, r"sums of shape \(1, 384\) \(float16\)"),
+        (ROW, COUNT.astype(np.int32), r"counts of shape \(1, 1\) \(int32\)"),
+        (ROW, np.ones((3, 1), np.float32), r"counts of shape \(3, 1\)"),
+        (ROW * np.float32(3e38), COUNT / 10, "is inf for channel 0; use numbers"),
+        (ROW * np.float32(-1), COUNT, r"has sums of -1\.0; they are finite and not negative"),
+        (ROW, -COUNT, r"has counts of -1\.0; they are finite and not negative"),
+    ],
+)
+def test_sums_of_no_use(  # noqa: PLR0917
+    tmp_path: Path, model: Path, framework: Framework, sums: Array, counts: Array, text: str
+) -> None:
+    stem = STORED[DOWN]
+    tensors = {f"{stem}.in_sum2": sums, f"{stem}.counts": counts}
+    path = write_sums(framework("gguf"), tmp_path / "sums.gguf", tensors)
+    with pytest.raises(CheckpointError, match=f"the importance of '{stem}' .*{text}"):
+        checkpoint.quantize_file(model, tmp_path / "out", **BEST, importance=path)
+    assert not (tmp_path / "out").exists()
 
 
 def test_it_needs_a_search(

@@ -150,17 +150,15 @@ class _MeanSquares:
 
     def read(self, name: str) -> NDArray[np.float32]:
         """Divide the sums of a weight, as llama.cpp does, in float32."""
-        sums, counts = (
-            _numbers(f"{self._path}: tensor {part!r}", self._stored.read(part))
-            for part in self._parts[name]
-        )
+        sums, counts = (self._stored.read(part) for part in self._parts[name])
         subject = f"{self._path}: the importance of {name!r}"
-        sums = np.atleast_2d(sums).astype(np.float32)
-        counts = counts.reshape(-1, 1).astype(np.float32)
-        if len(sums) != len(counts):
+        experts = len(sums) if sums.ndim == _MATRIX else 1
+        is_stored_so = {sums.dtype, counts.dtype} == {np.dtype(np.float32)}
+        if not is_stored_so or sums.ndim not in {1, _MATRIX} or counts.size != experts:
             raise CheckpointError(
-                f"{subject} has sums of {len(sums):,} experts and counts of {len(counts):,}; make "
-                "the file again"
+                f"{subject} has sums of shape {sums.shape} ({sums.dtype}) and counts of shape "
+                f"{counts.shape} ({counts.dtype}), and needs a row of float32 and a count for each "
+                "expert; make the file again"
             )
         for kind, values in (("sums", sums), ("counts", counts)):
             wrong = values[~(np.isfinite(values) & (values >= 0))]
@@ -169,8 +167,10 @@ class _MeanSquares:
                     f"{subject} has {kind} of {wrong[0]}; they are finite and not negative: make "
                     "the file again"
                 )
+        sums, counts = sums.reshape(experts, -1), counts.reshape(experts, 1)
         means = np.full_like(sums, np.nan)
-        np.divide(sums, counts, out=means, where=counts > 0)
+        with np.errstate(over="ignore"):  # what is infinite is refused
+            np.divide(sums, counts, out=means, where=counts > 0)
         return means
 
 
