@@ -264,6 +264,11 @@ def test_experts_whose_layers_are_joined(tmp_path: Path, framework: Framework) -
         ("layers.12.mlp.up_proj.weight", "qwen2", "blk.12.ffn_up.weight"),
         ("model.layers.3.block_sparse_moe.experts.w2.weight", "", "blk.3.ffn_down_exps.weight"),
         ("model.layers.3.mlp.switch_mlp.down_proj.weight", "", "blk.3.ffn_down_exps.weight"),
+        (
+            "model.layers.3.feed_forward.experts.gate_up_proj",
+            "llama4",
+            "blk.3.ffn_gate_exps.weight",
+        ),
         ("encoder.block.3.layer.0.SelfAttention.q.weight", "t5", "enc.blk.3.attn_q.weight"),
         ("lm_head.weight", "", "output.weight"),
         ("model.embed_tokens.weight", "", "token_embd.weight"),

@@ -21,8 +21,15 @@ _WEIGHT = ".weight"
 _STORED = re.compile(r"(?:\w+\.)?blk\.[0-9]+\..+|(?:output|token_embd)\.weight")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?=\.)")
 
-# How files of transformers may spell what the converter of llama.cpp calls otherwise.
-_SPELLINGS = (("language_model.", ""), ("switch_mlp.", "experts."), ("", "model."))
+# What the converter of llama.cpp replaces in names, one after the other, and what it puts before
+# those of a base model. It takes apart what the map has no name of; both halves have the same
+# inputs.
+_SPELLINGS = (
+    ("language_model.", ""),
+    ("switch_mlp.", "experts."),
+    ("gate_up_proj", "gate_proj"),
+    ("", "model."),
+)
 
 # Matrices that are multiplied by the same inputs in all graphs of `src/models` of llama.cpp.
 _SHARING = (
