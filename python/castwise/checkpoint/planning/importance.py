@@ -36,7 +36,7 @@ _OLD = (".dat", ".imatrix")
 _NUMBERS = ("float", "int", "uint")
 _MATRIX = 2
 _EXPERT = re.compile(r"(?<=experts\.)([0-9]+)\.")
-_KEPT_ENTRIES = 2
+_KEPT_ENTRIES = 4  # those of the experts of a layer, whose weights take turns, are three
 _NO_NUMBERS = "the file has no numbers of it"
 _UNCOUNTED = "the file counted no inputs of"
 
@@ -60,7 +60,7 @@ class Importance(Mapping[str, Any]):
         self._names = dict.fromkeys(names)
         self._read = read
         self._means = means
-        # Of a layer, in which experts follow each other.
+        # A row of what all experts have is read for each of them.
         self.rows = lru_cache(_KEPT_ENTRIES)(self._rows)
 
     @classmethod
