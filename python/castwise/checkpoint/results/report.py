@@ -322,6 +322,9 @@ class CastRow(NamedTuple):
         name, format_name, _, stored_format, shape, nbytes = plan.info
         target = plan.label or plan.target
         decision = plan.pattern, plan.decided_by
+        weighted: CastReport | None = None
+        if isinstance(report, WeightedReport):
+            weighted, report = report.weighted, report.values
         return cls(
             name,
             shape,
@@ -329,10 +332,11 @@ class CastRow(NamedTuple):
             target,
             nbytes,
             nbytes_after,
-            None,
+            report,
             shard,
             *decision,
-        ).with_report(report)
+            weighted,
+        )
 
     def with_report(self, report: Report | None) -> CastRow:
         """Return the row of the same tensor, of whose values a run counted that."""

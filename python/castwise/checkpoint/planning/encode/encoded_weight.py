@@ -166,7 +166,9 @@ class EncodedWeight:
                 for name, part in rows
             }
             ranges = self._ranges(place, start, stop)
-            yield WeightSlab(counts, partial(self._encode, parts, ranges, self._importance(place)))
+            numbers = self._numbers  # a stack has one axis at most
+            importance = None if numbers is None else numbers.of(sum(place))
+            yield WeightSlab(counts, partial(self._encode, parts, ranges, importance))
 
     def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
@@ -183,12 +185,6 @@ class EncodedWeight:
         is_transposed = self.encoding.written.is_transposed
         outer = [(index, index + 1) for index in place]
         return [*outer, *((columns, rows) if is_transposed else (rows, columns))]
-
-    def _importance(self, place: Sequence[int]) -> Array | None:
-        """Return the numbers of the input channels of a matrix, which has a place in the stack."""
-        if self._numbers is None:
-            return None
-        return self._numbers.of(sum(place))  # of one axis at most
 
     def _read(self, ranges: Sequence[Range]) -> Array:
         """Read a slab as a matrix."""
@@ -216,7 +212,8 @@ class EncodedWeight:
         array = self._read(ranges)
         if not self._needs_amax:
             self._largest(array, threads=1)
-        q, report = self._quantize_scaled(array, 1.0, importance), None
+        arguments = self._arguments(array.shape)
+        q, report = quantize_slab(array, **arguments, importance=importance), None
         if self._parts[0] in parts.values():
             (report,) = compare_decoded(array[None], q)
             # Values whose scales are beyond the range of their format are saturated: no others are.
