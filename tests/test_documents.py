@@ -24,10 +24,11 @@ import release
 from castwise import quantization
 from castwise.arrays import adapter_registry
 from castwise.environment import defaults
+from imatrix import write_imatrix
 from processes import run_python
 from readme import PACKAGE, ROOT
 from sharded_folder import contents
-from whole_models import dense
+from whole_models import WIDTH, dense
 
 FRAMEWORKS = ("keras", "tf_keras", "torch", "jax")
 SITE = ROOT / ".site" / "index.md"
@@ -233,6 +234,9 @@ def test_the_commands_of_a_page_run(
         request.getfixturevalue("store").put(tmp_path / "model", "model")
     if uses(page, "hf://"):
         request.getfixturevalue("hub").put("org/model", contents(tmp_path / "model"))
+    if uses(page, "imatrix.gguf"):
+        gguf, rows = request.getfixturevalue("framework")("gguf"), np.ones(WIDTH, np.float32)
+        write_imatrix(gguf, tmp_path / "imatrix.gguf", {"blk.0.attn_q.weight": rows})
     monkeypatch.chdir(tmp_path)
     for program, *arguments in commands(page):
         assert program == "castwise"

@@ -225,6 +225,8 @@ def text_targets(folder: Path) -> dict[str, Target]:
         source, {"a.weight": floats(4096).reshape(32, -1), "b.weight": floats(256).reshape(4, -1)}
     )
     cast = ("cast", source, out / "x.npz", "--quiet")
+    search = ("quantize", source, out / "x.safetensors", "--scheme", "mxfp4", "--scales", "best")
+    lists = json.dumps({"a.weight": [1, 0.5] * 64, "b.weight": [[2] * 64]}).encode()
     advise = ("advise", source, "--bits", "9", "--quiet", "--json")
     map_json = b'{"default": "keep", "a\\\\..*": "bfloat16", "(?i)B\\\\b.{2,3}$": "float8_e4m3fn"}'
     map_toml = b'default = "float16"\n"a\\\\.(weight|bias)" = "bfloat16"\n\'b.*\' = "keep"\n'
@@ -244,6 +246,7 @@ def text_targets(folder: Path) -> dict[str, Target]:
         ("groups-json", ".json", (*advise, "--groups"), [b'["a.*", "b.*"]', b'{"a.*": "x"}']),
         ("groups-toml", ".toml", (*advise, "--groups"), [b'"a.*" = "x"\n"b.*" = "y"\n']),
         ("importance", ".json", (*advise, "--importance"), [b'{"a.weight": 1, "b.weight": 0.5}']),
+        ("importance-lists", ".json", (*search, "--importance"), [lists]),
     )
 
     def reader(path: Path, call: tuple[object, ...]) -> Callable[[bytes], None]:

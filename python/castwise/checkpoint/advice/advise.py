@@ -14,9 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from castwise._core import finfo
 from castwise._numbers import is_real
 from castwise._options import SAFETENSORS, ConsumerName, PathArgument, Scales, WrittenRecipe
 from castwise.arrays.dtype_map import KEEP
@@ -33,25 +30,23 @@ from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, 
 from castwise.checkpoint.advice._result import check_result
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.advice.advice import Advice, Alternative, Choice, FrontPoint
-from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files.paths import checked_path
-from castwise.checkpoint.files.source_files import read_file
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
 from castwise.checkpoint.planning.component import pattern_of
 from castwise.checkpoint.planning.consumers_check import UnloadableError
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
+from castwise.checkpoint.planning.importance import Importance, are_numbers, as_array
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.requests.quantize import checked_embeddings, checked_scales
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
 from castwise.checkpoint.running.sizes import size_in_bytes
 from castwise.models.model import WEIGHT
-from castwise.text.parsed_files import MOST_BYTES, parse_bytes
 from castwise.text.spelling import nearest
-from castwise.text.wording import argument, join, parenthesis, quote, setting
+from castwise.text.wording import argument, function, join, parenthesis, quote, setting
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -68,7 +63,6 @@ _HEAD_BYTES = 96
 
 # A header of safetensors ends at a multiple of 8 bytes.
 _ALIGNMENT = 8
-_NUMBERS = ("float", "int", "uint")
 _BESIDE = "files and headers"
 
 
@@ -441,12 +435,19 @@ def _importances(
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
         path = checked_path(rows, "importance")
-        origin, rows = str(path), _read_importance(path)
-    numbers: dict[str, float] = {}
-    for name, value in rows.items():
-        if name not in candidates.tensors:
-            continue
-        numbers[name] = _number(f"{origin}: {name!r}", value)
+        origin, rows = str(path), Importance.open(path)
+        if rows.is_by_channel:
+            raise CheckpointError(
+                f"{path} has numbers of input channels, which "
+                + function("quantize")
+                + " takes; give one number for each weight: how much the loss grows with its "
+                "relative squared error"
+            )
+    numbers = {
+        name: _number(f"{origin}: {name!r}", rows[name])
+        for name in rows
+        if name in candidates.tensors
+    }
     if not numbers:
         raise CheckpointError(
             f"{origin} names no weight that may change; the first of these is "
@@ -470,34 +471,14 @@ def _importances(
     return numbers
 
 
-def _read_importance(path: Path) -> Mapping[str, Any]:
-    if path.suffix in {".npz", SAFETENSORS}:
-        arrays: Mapping[str, Any] = load(path)
-        return arrays
-    try:
-        rows = parse_bytes(read_file(path, MOST_BYTES), path)
-    except ValueError as error:
-        raise CheckpointError(str(error)) from None
-    if not isinstance(rows, dict):
-        raise CheckpointError(f"{path} is not a JSON object of names and numbers")
-    return rows
-
-
 def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        array = np.asarray(value, object)
+    array = as_array(value)
     if array.size != 1:
         raise CheckpointError(
             f"{origin} has {array.size:,} elements; give one number for each weight: how much the "
             "loss grows with its relative squared error. Numbers by input channel are not taken"
         )
-    try:
-        is_number = finfo(array.dtype).kind in _NUMBERS
-    except TypeError:
-        is_number = False
-    if not is_number:
+    if not are_numbers(array):
         raise CheckpointError(f"{origin} is {value!r}; use a number such as 0.5")
     number = float(array.reshape(()))
     if not (math.isfinite(number) and number >= 0):

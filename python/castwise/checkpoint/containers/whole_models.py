@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.containers.interface import PlacedReader
+from castwise.checkpoint.containers.interface import PlacedReader, Reader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
 
 _LOGGER = logging.getLogger(__name__)
@@ -92,6 +92,13 @@ class WholeModelReader(PlacedReader[SourceFile | JoinedFiles]):
     """A file of a whole model: the types of its tensors alone tell how they are quantized."""
 
 
+class InputNames(NamedTuple):
+    """What a file of a whole model may call a weight, and the weights with the same inputs."""
+
+    own: Sequence[str]
+    sharing: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
     """What a model is in a file of all of it."""
@@ -123,3 +130,11 @@ class ModelFormat:
 
     problems: Callable[[Iterable[TensorInfo], Mapping[str, str]], Iterator[tuple[str, str, str]]]
     """What keeps a file from being loaded: module, problem, remedy."""
+
+    mean_squares: Callable[[Reader], Mapping[str, tuple[str, str]]]
+    """The tensors with sums of squared inputs, and with their counts, by the names of weights.
+
+    Refuses a file of something else."""
+
+    is_stored_name: Callable[[str], bool]  # whether weights are named so
+    input_names: Callable[[str, str], InputNames]  # of a weight of transformers in a type of models

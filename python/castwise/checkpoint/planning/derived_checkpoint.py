@@ -19,6 +19,7 @@ from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning.written_schemes import loading_warning
+from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.report import KeptTensors
 from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.stated import CONFIG
@@ -47,6 +48,7 @@ class DerivedCheckpoint:
         consumer: str | None = None,  # who is to load the result; None if nobody says it
         # What stays as it is of a model that is quantized
         kept_tensors: Sequence[KeptTensors] = (),
+        importance: ImportanceUse | None = None,  # how numbers of input channels are used
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
         consumed_paths = {path for plan in plans for path in plan.consumed_paths}
@@ -59,6 +61,7 @@ class DerivedCheckpoint:
         self.plans = plans
         self.unused_patterns = unused_patterns or {}
         self.kept_tensors = kept_tensors
+        self.importance = importance
         self._dtypes = dtypes
         is_for_others = consumer not in {None, _TRANSFORMERS}
         self._recipe = None if is_file or is_for_others else recipe

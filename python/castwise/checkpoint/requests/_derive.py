@@ -131,6 +131,7 @@ def planned_derivation(
             result.unused_patterns,
             request.action,
             result.kept_tensors,
+            importance=result.importance,
         )
 
 

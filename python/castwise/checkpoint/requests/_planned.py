@@ -19,6 +19,7 @@ from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
 from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
+from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.preview import CastPlan
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
 from castwise.checkpoint.results.summary import (
@@ -46,6 +47,7 @@ class PlannedConversion:
     kept_tensors: Sequence[KeptTensors] = ()
     # That of nonzero values which may become zero; None for the default of the rows.
     share: float | None = None
+    importance: ImportanceUse | None = None
 
     def preview(self, run: Run) -> CastPlan:
         """Return what the run would do; refuse what it would refuse from headers alone."""
@@ -58,6 +60,7 @@ class PlannedConversion:
             self._share(rows),
             self.action,
             self.kept_tensors,
+            self.importance,
             needed_bytes=room.bytes_needed,
             free_bytes=room.free,
             left_out=[path for path, _ in room.left_out],
@@ -86,6 +89,7 @@ class PlannedConversion:
             self._share(rows),
             self.action,
             self.kept_tensors,
+            self.importance,
         )
 
     def _share(self, rows: Sequence[CastRow]) -> float:
@@ -134,7 +138,7 @@ def plain_values(request: Request) -> dict[str, Any]:
     values = {field.name: getattr(request, field.name) for field in fields_of(request)}
     source = source_path(request.source, "source")
     values["source"] = str(source) if is_remote(source) else os.path.abspath(source)
-    for name in values.keys() & {"architecture", "dtype_map", "policy"}:
+    for name in values.keys() & {"architecture", "dtype_map", "importance", "policy"}:
         path = values[name]
         if isinstance(path, os.PathLike) or (isinstance(path, str) and os.path.isfile(path)):
             values[name] = os.path.abspath(path)

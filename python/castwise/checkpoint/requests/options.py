@@ -609,6 +609,19 @@ class Quantize(Request):
         "that of least squared error, of nvfp4 and MX (best), or the better one of two, of nvfp4 "
         "(four_over_six); others of a --map keep amax",
     )
+    importance: PathArgument | None = option(
+        default=None,
+        comment="A file with how much errors count, by input channel: the mean squares of the "
+        'inputs of each weight, by which `scales="best"` multiplies squared errors. It is what '
+        "llama-imatrix of llama.cpp writes, or `.npz`, `.safetensors` or JSON with an array for "
+        "each weight, of stacked experts with a row for each. Names are those of the model, or "
+        "llama.cpp's. `CastSummary.importance` has the weights without numbers, which are searched "
+        "without them, and the names of no weight.",
+        metavar="FILE",
+        parse="local path",
+        help="what the errors of each input channel count with --scales best: what llama-imatrix "
+        "of llama.cpp writes, or .npz, .safetensors or JSON with an array for each weight",
+    )
     ignore: str | Sequence[str] = option(
         default=(),
         comment="Regular expressions of weights to leave unchanged. An expression must match "

@@ -16,6 +16,7 @@ from castwise.checkpoint.planning.checkpoint_model import architecture_option, c
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.importance import Importance
 from castwise.checkpoint.planning.written_schemes import (
     checked_inputs_or_scale,
     consumer_named,
@@ -50,6 +51,7 @@ def quantizing(
         "ignore": list(encode.ignore),
         **({"embeddings": True} if encode.embeddings else {}),
         **({} if encode.inputs is None else {"inputs": encode.inputs}),
+        **({} if encode.importance is None else {"importance": encode.importance.path.name}),
         **architecture_option(encode.architecture),
     }
     return report, partial(encode_checkpoint, encode=encode)
@@ -105,6 +107,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         schemes,
         checked_threads(threads),
         map_name,
+        importance=_checked_importance(request),
         consumer=None if reader is None else reader.name,
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         inputs=inputs,
@@ -166,6 +169,21 @@ def checked_scales(scales: object, names: Sequence[str]) -> str:
     able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
     check_scales(scales, able)
     return str(scales)
+
+
+def _checked_importance(request: Quantize) -> Importance | None:
+    """Open the file of importance, which weights a search of scales."""
+    if request.importance is None:
+        return None
+    if request.scales != "best":
+        raise CheckpointError(
+            setting("importance", str(request.importance))
+            + " weights the search of scales, and there is none with "
+            + argument("scales", request.scales)
+            + "; add "
+            + argument("scales", "best")
+        )
+    return Importance.open(checked_path(request.importance, "importance"))
 
 
 def _checked_block(size: object) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from castwise.checkpoint.results.sheets import GROUPS, plan_sheet
-from castwise.checkpoint.results.summary import CastSummary, kept_lines
+from castwise.checkpoint.results.summary import CastSummary, importance_lines, kept_lines
 from castwise.rendering.sheet import Sheet
 
 
@@ -60,4 +60,4 @@ def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
         room=(plan.needed_bytes, plan.free_bytes),
         left_out=plan.left_out,
     )
-    return [*sheet, *kept_lines(plan.kept)]
+    return [*sheet, *kept_lines(plan.kept), *importance_lines(plan.importance)]

@@ -230,14 +230,38 @@ class DecodeReport:
 
 _COUNTED = tuple(field.name for field in fields(DecodeReport))
 
-Report = CastReport | DecodeReport
-"""What became of a tensor's values."""
+RowReport = CastReport | DecodeReport
+"""What became of a tensor's values, as a row has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedReport:
+    """What became of a weight's values, and the same of these times what their channels count.
+
+    Values are multiplied by the roots of the numbers of their input channels, so that squared
+    errors are by the numbers. What has no numbers counts as 1.
+    """
+
+    values: CastReport
+    weighted: CastReport
+
+    def __add__(self, other: WeightedReport) -> WeightedReport:
+        """Add the counts and sums of another report."""
+        return WeightedReport(self.values + other.values, self.weighted + other.weighted)
+
+
+Report = RowReport | WeightedReport
+"""What became of a tensor's values, as a run counts it."""
 
 
 def add_report(total: Report | None, report: Report | None) -> Report | None:
     """Return the report of values of which some are in the one, and some in the other."""
     if total is None or report is None:
         return report if total is None else total
+    if isinstance(total, WeightedReport) or isinstance(report, WeightedReport):
+        assert isinstance(total, WeightedReport), "of the same weight"  # noqa: S101
+        assert isinstance(report, WeightedReport), "of the same weight"  # noqa: S101
+        return total + report
     return total + report
 
 
@@ -266,6 +290,8 @@ class CastRow(NamedTuple):
         The key of the map or policy map that decided; None if the default decided, or nothing did.
     decided_by
         The argument that decided: "dtype", "map" or "policy"; None if none did.
+    weighted
+        As `report`, with squared errors weighted by input channel; None without importance.
 
     """
 
@@ -275,10 +301,11 @@ class CastRow(NamedTuple):
     target: str | None
     nbytes_before: int
     nbytes_after: int
-    report: Report | None
+    report: RowReport | None
     shard: str | None = None
     pattern: str | None = None
     decided_by: str | None = None
+    weighted: CastReport | None = None
 
     def __repr__(self) -> str:
         return brief_fields(self)
@@ -291,6 +318,9 @@ class CastRow(NamedTuple):
         name, format_name, _, stored_format, shape, nbytes = plan.info
         target = plan.label or plan.target
         decision = plan.pattern, plan.decided_by
+        weighted: CastReport | None = None
+        if isinstance(report, WeightedReport):
+            weighted, report = report.weighted, report.values
         return cls(
             name,
             shape,
@@ -301,7 +331,21 @@ class CastRow(NamedTuple):
             report,
             shard,
             *decision,
+            weighted,
         )
+
+    def with_report(self, report: Report | None) -> CastRow:
+        """Return the row of the same tensor, of whose values a run counted that."""
+        if isinstance(report, WeightedReport):
+            return self._replace(report=report.values, weighted=report.weighted)
+        return self._replace(report=report, weighted=None)
+
+    @property
+    def whole_report(self) -> Report | None:
+        """What a run counted."""
+        if self.weighted is None or not isinstance(self.report, CastReport):
+            return self.report
+        return WeightedReport(self.report, self.weighted)
 
     @property
     def zeroed(self) -> int:
@@ -382,7 +426,14 @@ class CastRow(NamedTuple):
             "nbytes_after": self.nbytes_after,
             "zeroed_share": self.zeroed_share,
             "report": report_dict(self.report),
+            **({} if self.weighted is None else {"weighted_sqnr_db": self._weighted_db}),
         }
+
+    @property
+    def _weighted_db(self) -> float | None:
+        """The weighted ratio; None if it is infinite, or there is none."""
+        ratio = math.nan if self.weighted is None else self.weighted.sqnr_db
+        return ratio if math.isfinite(ratio) else None
 
 
 Judge = Callable[[Sequence[CastRow]], None]
@@ -394,7 +445,7 @@ def judge_nothing(rows: Sequence[CastRow]) -> None:
     del rows
 
 
-def report_dict(report: Report | None) -> dict[str, Any] | None:
+def report_dict(report: RowReport | None) -> dict[str, Any] | None:
     """Return a report as plain values that JSON can say.
 
     What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their

@@ -30,6 +30,7 @@ _LOSSES = (
     "NaN out",
     "max rel error",
 )
+_WEIGHTED = "weighted dB"
 _LOST = frozenset(("overflowed", "underflowed", "NaN out"))
 _SPARE = ("shape", "max rel error", "from", "exact", "tensors")
 _PLAN = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")
@@ -143,10 +144,12 @@ def _cast_table(
 ) -> Table:
     """Return the table of casts, with the number of tensors if a row is for several."""
     is_counted = len(groups) < len(rows)
-    header = (*_NAMES, *(["tensors"] if is_counted else []), *_LOSSES)
+    weighted = _weighted_column(rows)
+    header = (*_NAMES, *(["tensors"] if is_counted else []), *_LOSSES, *weighted)
 
     def cells(group: Sequence[CastRow], names: Sequence[str]) -> tuple[str, ...]:
-        return (*names, *([f"{len(group):,}"] if is_counted else []), *_loss_cells(group))
+        counts = [f"{len(group):,}"] if is_counted else []
+        return (*names, *counts, *_loss_cells(group), *_weighted_cells(group)[: len(weighted)])
 
     total = ("total", "" if is_counted else counted(len(rows), "tensor"), "", "")
     return Table(
@@ -170,10 +173,11 @@ def _sections(groups: Collection[Sequence[CastRow]], detail: str) -> Iterator[Se
 
 
 def _group_table(group: Sequence[CastRow]) -> Table:
+    weighted = _weighted_column(group)
     return Table(
-        ("tensor", *_LOSSES),
+        ("tensor", *_LOSSES, *weighted),
         lambda: (
-            (row.name, *_loss_cells([row]))
+            (row.name, *_loss_cells([row]), *_weighted_cells([row])[: len(weighted)])
             for row in sorted(group, key=lambda row: _severity([row]))
         ),
         text_columns=1,
@@ -261,6 +265,17 @@ def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
         f"{total.nan_out:,}",
         f"{total.max_rel_error:.2e}" if total.max_rel_error else "0",
     )
+
+
+def _weighted_column(rows: Iterable[CastRow]) -> Sequence[str]:
+    """Return the column of the weighted ratio; nothing if no row has one."""
+    return (_WEIGHTED,) * any(row.weighted is not None for row in rows)
+
+
+def _weighted_cells(group: Sequence[CastRow]) -> tuple[str]:
+    """Return the weighted ratio of a group."""
+    reports = [row.weighted for row in group if row.weighted is not None]
+    return (f"{sum(reports[1:], reports[0]).sqnr_db:.1f}" if reports else "-",)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -10,6 +10,7 @@ from castwise._core import CastReport
 from castwise._numbers import is_real
 from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.report import (
     FINDINGS,
     LOSSES,
@@ -18,7 +19,7 @@ from castwise.checkpoint.results.report import (
     CastRow,
     Finding,
     KeptTensors,
-    Report,
+    RowReport,
     kept_text,
     report_dict,
 )
@@ -80,6 +81,8 @@ class CastSummary(Rendered):
     kept
         The unchanged tensors by role and reason, if the model was quantized, or cast by a map that
         comes with castwise.
+    importance
+        How the numbers of input channels were used, where there are some.
 
     """
 
@@ -91,6 +94,7 @@ class CastSummary(Rendered):
     max_zeros: float = MAX_ZEROS
     action: str = "converted"
     kept: Sequence[KeptTensors] = ()
+    importance: ImportanceUse | None = None
 
     _VERB: ClassVar[str] = ""
 
@@ -121,7 +125,7 @@ class CastSummary(Rendered):
         return [*summary_sheet(self), Lines([*findings, *unused_lines(self.unused_patterns)])]
 
     @property
-    def total(self) -> Report | None:
+    def total(self) -> RowReport | None:
         """The sum of the reports of all tensors that were cast or decoded."""
         reports = [row.report for row in self.rows if row.report is not None]
         return sum(reports[1:], reports[0]) if reports else None
@@ -232,12 +236,17 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
     seed = summary.options.get("seed")
     action = action or summary.action
     sheet = conversion_sheet(summary.rows, paths, detail=detail, action=action, seed=seed)
-    return [*sheet, *kept_lines(summary.kept)]
+    return [*sheet, *kept_lines(summary.kept), *importance_lines(summary.importance)]
 
 
 def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
     """Return the line of what stays, if anything does."""
     return [Lines([f"unchanged: {kept_text(groups)}"])] if groups else []
+
+
+def importance_lines(use: ImportanceUse | None) -> Sheet:
+    """Return the lines of how numbers of input channels were used, if there are some."""
+    return [] if use is None else [Lines(use.lines())]
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
@@ -271,6 +280,7 @@ def summary_dict(summary: CastSummary, tensors: list[dict[str, Any]]) -> dict[st
         "nbytes_after": sum(row.nbytes_after for row in summary.rows),
         "unused_patterns": dict(summary.unused_patterns),
         "kept": [tensors.to_dict() for tensors in summary.kept],
+        **({} if summary.importance is None else {"importance": summary.importance.to_dict()}),
         "out_of_range": summary.out_of_range,
         "nan_lost": summary.nan_lost,
         "zeroed": summary.zeroed,

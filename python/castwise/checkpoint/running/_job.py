@@ -36,6 +36,7 @@ ARGUMENTS = "arguments"
 OTHER_FILES = "other files"
 
 _TEXT_FILES = ("dtype_map", "policy")
+_NUMBER_FILES = ("importance",)  # of any size
 _PIECE_BYTES = 1 << 20
 _NANOSECONDS = 1_000_000_000
 
@@ -147,9 +148,14 @@ def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
 
 
 def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the checksums of maps and policies that are files."""
-    paths = [path for name in _TEXT_FILES if isinstance(path := arguments.get(name), str)]
-    return {path: _digest(Path(path)) for path in paths if os.path.isfile(path)}
+    """Return the checksums of maps, policies and numbers that are files."""
+
+    def paths(names: Sequence[str]) -> Iterator[str]:
+        values = (arguments.get(name) for name in names)
+        return (path for path in values if isinstance(path, str) and os.path.isfile(path))
+
+    digests = {path: _digest(Path(path)) for path in paths(_TEXT_FILES)}
+    return digests | {path: f"{checksum(Path(path)):08x}" for path in paths(_NUMBER_FILES)}
 
 
 def _digest(path: Path) -> str:

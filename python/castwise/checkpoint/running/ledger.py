@@ -30,7 +30,7 @@ from castwise.checkpoint.files.replacing import make_shared_folder, replacing_fi
 from castwise.checkpoint.files.source_files import read_file
 from castwise.checkpoint.files.temporary_names import JOB, journal_name
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.results.report import CastRow, DecodeReport, Report
+from castwise.checkpoint.results.report import CastRow, DecodeReport, Report, WeightedReport
 from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
 from castwise.checkpoint.running._output_files import OutputFile
 from castwise.text.wording import argument
@@ -185,7 +185,7 @@ class ShardLedger:
         for parent in path.relative_to(self._folder).parents:
             sync_folder(self._folder / parent)
         span = shard, 0, path.stat().st_size, checksum(path)
-        page = Page([span], {(shard, row.name): row.report for row in rows})
+        page = Page([span], {(shard, row.name): row.whole_report for row in rows})
         self._ledger.add(self._parts[shard], self._seal, page)
 
 
@@ -290,7 +290,7 @@ def rows_of(target: OutputFile, reports: Reports) -> list[CastRow]:
     # A tensor without elements is in no part.
     empty = {plan.info.name: CastReport() if plan.is_cast else None for plan in target.plans}
     return [
-        row._replace(report=reports.get((target.name, row.name), empty[row.name]))
+        row.with_report(reports.get((target.name, row.name), empty[row.name]))
         for row in target.preview(target.name)
     ]
 
@@ -344,6 +344,8 @@ def _state_of(report: Report | None) -> object:
     """
     if report is None or isinstance(report, DecodeReport):
         return None if report is None else report.to_dict()
+    if isinstance(report, WeightedReport):
+        return {"values": _state_of(report.values), "weighted": _state_of(report.weighted)}
     counts, magnitudes, *sums = report.__reduce__()[1]
     return [counts, [None if math.isinf(value) else value for value in magnitudes], *sums]
 
@@ -352,6 +354,8 @@ def _report_of(state: Any) -> Report | None:  # noqa: ANN401  (of JSON)
     """Restore a report from what JSON made of its state."""
     if state is None:
         return None
+    if isinstance(state, dict) and state.keys() == {"values", "weighted"}:
+        return WeightedReport(*(_cast_report_of(state[key]) for key in ("values", "weighted")))
     if isinstance(state, dict):
         if not all(type(count) is int and count >= 0 for count in state.values()):
             raise TypeError(state)
@@ -359,6 +363,10 @@ def _report_of(state: Any) -> Report | None:  # noqa: ANN401  (of JSON)
         if max(state.values(), default=0) > report.count:
             raise ValueError(f"{report} counts more than its elements")
         return report
+    return _cast_report_of(state)
+
+
+def _cast_report_of(state: Any) -> CastReport:  # noqa: ANN401  (of JSON)
     counts, magnitudes, signal, noise = state
     magnitudes = [math.inf if value is None else value for value in magnitudes]
     return restore_report(counts, magnitudes, tuple(signal), tuple(noise))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,12 @@ from castwise.checkpoint.planning.encode.encoded_weight import (
     EncodedWeight,
     encoding_threads,
     share,
+)
+from castwise.checkpoint.planning.importance import (
+    ChannelNumbers,
+    Importance,
+    ImportanceMatch,
+    SearchedWeight,
 )
 from castwise.checkpoint.planning.written_schemes import (
     consumer_named,
@@ -77,6 +84,8 @@ class Encode:
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
     scales: str = "amax"  # how the scales of schemes that have a choice are found
+    # What weights the errors of input channels in that search; None for nothing
+    importance: Importance | None = None
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -117,15 +126,21 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
             + " gives a scheme to"
             + ("; " + kept_text(plain_tensors) if plain_tensors else "")
         )
+    match = None if encode.importance is None else ImportanceMatch(encode.importance)
+    numbers = [{} if match is None else _numbers(choice, match) for choice in choices]
     return DerivedCheckpoint(
         source,
-        [derive_encoded(choice, is_file=is_file) for choice in choices],
+        [
+            derive_encoded(choice, numbers_of_part, is_file=is_file)
+            for choice, numbers_of_part in zip(choices, numbers, strict=True)
+        ],
         encode.dtypes,
         is_file=is_file,
         recipe=encode.recipe,
         unused_patterns=unused_patterns,
         consumer=encode.consumer,
         kept_tensors=plain_tensors,
+        importance=None if match is None else match.use(),
     )
 
 
@@ -146,7 +161,7 @@ def candidate_parts(
             for encode in encodes:
                 single = choose(facts, replace(encode, leaves_unfit=True), infos[:1])
                 if single.encodings:
-                    _, tensors = _encoded_tensors(single)
+                    _, tensors = _encoded_tensors(single, {})
                     parts[encode.scheme or ""] = tensors[infos[0].name]
             yield [component.prefix + info.name for info in infos], parts
 
@@ -525,8 +540,33 @@ class _Chooser:
         )
 
 
-def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
+def _numbers(choice: WeightChoice, match: ImportanceMatch) -> dict[str, ChannelNumbers]:
+    """Return the numbers of input channels of the weights whose scales are searched, by name."""
+    facts, numbers = choice.facts, {}
+    for name, encoding_of in choice.encodings.items():
+        if encoding_of.scales != "best":
+            continue
+        info = facts.stored_tensors[name]
+        *stack, rows, columns = info.shape
+        weight = SearchedWeight(
+            facts.model,
+            facts.prefix,
+            info,
+            rows if encoding_of.written.is_transposed else columns,
+            math.prod(stack),
+            choice.encode.consumer,
+        )
+        if (channel_numbers := match.find(weight)) is not None:
+            numbers[name] = channel_numbers
+    return numbers
+
+
+def derive_encoded(
+    choice: WeightChoice, numbers: Mapping[str, ChannelNumbers], *, is_file: bool
+) -> Derived:
     """Derive a component whose chosen weights are quantized.
+
+    `numbers` are those of input channels, by the names of the weights that have some.
 
     CheckpointError: weights that share a scale have several formats; two tensors would have the
     same name; or nothing can state how weights are stored.
@@ -534,7 +574,7 @@ def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
     facts = choice.facts
     if not choice.encodings:
         return Derived(source=facts, warnings=_warnings(choice))
-    threads, tensors = _encoded_tensors(choice)
+    threads, tensors = _encoded_tensors(choice, numbers)
     facts.check_names(tensors, (), {})
     return Derived(
         source=facts,
@@ -546,7 +586,9 @@ def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
     )
 
 
-def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedTensor]]]:
+def _encoded_tensors(
+    choice: WeightChoice, numbers: Mapping[str, ChannelNumbers]
+) -> tuple[int, dict[str, list[DerivedTensor]]]:
     """Return how many threads quantize, and what the weights become, by name."""
     tensors_of_shards, encode = choice.facts.stored_tensors, choice.encode
     shapes = [
@@ -554,7 +596,9 @@ def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedT
     ]
     threads = encoding_threads(shapes, encode.threads)
     weights = {
-        name: EncodedWeight(tensors_of_shards[name], tensors_of_shards, encoding, threads)
+        name: EncodedWeight(
+            tensors_of_shards[name], tensors_of_shards, encoding, threads, numbers.get(name)
+        )
         for name, encoding in choice.encodings.items()
     }
     for name, weight in weights.items():

@@ -27,7 +27,9 @@ from castwise.checkpoint.planning.derived_reader import (
     WeightSlab,
     derived_info,
 )
+from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
+from castwise.checkpoint.results.report import Report, WeightedReport
 from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
@@ -97,12 +99,15 @@ class EncodedWeight:
         stored_tensors: StoredTensors,  # the tensors of all shards
         encoding: Encoding,  # what it becomes
         threads: int,  # how many threads encode slabs
+        # What weights the errors of its input channels; None for nothing
+        numbers: ChannelNumbers | None = None,
     ) -> None:
         self.info = info
         self.encoding = encoding
         self.group = Shared([self])
         self._stored_tensors = stored_tensors
         self._threads = threads
+        self._numbers = numbers
         *stack, rows, columns = info.shape
         if encoding.written.is_transposed:
             rows, columns = columns, rows
@@ -159,7 +164,10 @@ class EncodedWeight:
                 - start // step * part.step_count
                 for name, part in rows
             }
-            yield WeightSlab(counts, partial(self._encode, parts, self._ranges(place, start, stop)))
+            ranges = self._ranges(place, start, stop)
+            numbers = self._numbers  # a stack has one axis at most
+            importance = None if numbers is None else numbers.of(sum(place))
+            yield WeightSlab(counts, partial(self._encode, parts, ranges, importance))
 
     def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
@@ -187,23 +195,33 @@ class EncodedWeight:
         amax = self.group.amax() * factor if self._needs_amax else None
         return {**_options(self.encoding, shape), "amax": amax, "threads": 1}
 
-    def _quantize_scaled(self, array: Array, factor: float) -> QuantizedArray:
+    def _quantize_scaled(
+        self, array: Array, factor: float, importance: Array | None = None
+    ) -> QuantizedArray:
         """Quantize a matrix whose magnitudes are multiplied by a factor."""
-        return quantize_slab(array, **self._arguments(array.shape, factor))
+        return quantize_slab(array, **self._arguments(array.shape, factor), importance=importance)
 
     def _encode(
-        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
-    ) -> tuple[Arrays, CastReport | None]:
+        self,
+        parts: Mapping[str, _EncodedPart],
+        ranges: Sequence[Range],
+        importance: Array | None,
+    ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that if its payload is among the parts."""
         array = self._read(ranges)
         if not self._needs_amax:
             self._largest(array, threads=1)
-        q, report = quantize_slab(array, **self._arguments(array.shape)), None
+        arguments = self._arguments(array.shape)
+        q, report = quantize_slab(array, **arguments, importance=importance), None
         if self._parts[0] in parts.values():
             (report,) = compare_decoded(array[None], q)
             # Values whose scales are beyond the range of their format are saturated: no others are.
-            if exceeds_scales(lost_to_scales(array, q, self._quantize_scaled)):
+            quantize = partial(self._quantize_scaled, importance=importance)
+            if exceeds_scales(lost_to_scales(array, q, quantize)):
                 report = _add_saturated(report, report.count - report.zero_in)
+            if self._numbers is not None:
+                axis = -2 if self.encoding.written.is_transposed else -1
+                return _take_parts(parts, q), _weight_report(report, array, q, importance, axis)
         return _take_parts(parts, q), report
 
     def amax(self) -> float:
@@ -325,6 +343,20 @@ def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
         for array, values in zip(stack, values_of_stack, strict=True)
     ]
     return [report for report in reports if report is not None]  # all are measured
+
+
+def _weight_report(
+    report: CastReport, array: Array, q: QuantizedArray, importance: Array | None, axis: int
+) -> WeightedReport:
+    """Add the report of values that are multiplied by the roots of what their channels count."""
+    if importance is None:
+        return WeightedReport(report, report)
+    dtype = np.float64 if array.dtype == np.float64 else np.float32
+    factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
+    pair = (values * factors for values in (array.astype(dtype), dequantize(q, dtype, threads=1)))
+    weighted = compare(*pair, measure=True, threads=1).report
+    assert weighted is not None, "it is measured"  # noqa: S101
+    return WeightedReport(report, weighted)
 
 
 def _add_saturated(report: CastReport, count: int) -> CastReport:

@@ -117,7 +117,8 @@ impl<T: Real> Encoder<T> {
     pub(super) fn is_repeatable(&self) -> bool {
         let others = self.arrays.zero_point.is_some() || self.arrays.bias.is_some();
         let is_measured = self.scales.array_amax.is_none() || !self.scales.global.is_empty();
-        self.level == Level::active() && !others && is_measured
+        let is_weighted = self.search.as_ref().is_some_and(ScaleSearch::is_weighted);
+        self.level == Level::active() && !others && !is_weighted && is_measured
     }
 
     /// Sees other arrays, and finds their global scale.
@@ -179,6 +180,7 @@ impl<T: Real> Encoder<T> {
         let (source, packed) = (&self.amaxes.source, &self.packed);
         block.0 == 1
             && !self.amaxes.has_grid()
+            && !self.search.as_ref().is_some_and(ScaleSearch::is_weighted)
             && columns <= JOINED.min(ITEM / self.tall)
             && columns % block.1 == 0
             && columns % packed.unit() == 0

@@ -52,6 +52,9 @@ pub struct Encoding {
     pub global_max: Option<f32>,
     /// Which scale each block takes.
     pub scales: ScaleChoice,
+    /// What the squared error of each element is multiplied by where scales are searched: float32 of the shape of `x`, with
+    /// strides of 0 along axes on which it does not depend. Blocks of which it is all zero are searched without it.
+    pub importance: Option<Array>,
     /// In place of the scheme's.
     pub code_map: Option<Vec<f32>>,
     /// Of codes; `None`: the recipe's.
@@ -113,6 +116,13 @@ pub(super) fn check(
         ));
     }
     check_choice(encoding, extent.block)?;
+    if encoding.importance.is_some() && encoding.scales == ScaleChoice::Amax {
+        return refuse(
+            "importance is not valid with scales=\"amax\", which weights no errors; leave it out, or use \
+             scales=\"best\"."
+                .to_owned(),
+        );
+    }
     if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
         return refuse(format!(
             "recipe={:?} of scheme={:?} {}; leave the other arrays out.",
@@ -143,10 +153,10 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
 /// Elements of a block whose scale is searched, at most: errors are added in float32, and several blocks fit into a piece.
 pub(super) const MOST_SEARCHED: usize = 256;
 
+/// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
 fn check_choice(encoding: &Encoding, (rows, columns): (usize, usize)) -> Result<(), Error> {
     let (name, family) = (encoding.scheme.name, encoding.scheme.family);
     let (scales, schemes) = match encoding.scales {

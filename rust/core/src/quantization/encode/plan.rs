@@ -4,6 +4,7 @@ use super::amaxes::Amaxes;
 use super::by_tables::{ByTables, Reference};
 use super::codes::{Codes, Shift};
 use super::encoder::{BlockArrays, Encoder, JOINED, is_large};
+use super::importance::Importance;
 use super::operands::{Encoded, Encoding, ScaleChoice, check, per_block, refuse};
 use super::packed::Packed;
 use super::scale_search::ScaleSearch;
@@ -41,7 +42,7 @@ const BAND: usize = 1 << 17;
 /// Plans an encoding by a recipe.
 ///
 /// # Safety
-/// As for [`encode`](super::encode), of a global scale.
+/// As for [`encode`](super::encode), of a global scale and of importance.
 #[expect(clippy::too_many_lines, reason = "every choice")]
 pub(super) unsafe fn plan<T: Real>(
     encoding: Encoding,
@@ -170,7 +171,11 @@ pub(super) unsafe fn plan<T: Real>(
         level,
     };
     let (values, stored) = ((element, largest.value), (to.scale.format, recipe.least));
-    let search = ScaleSearch::new(encoding.scales, encoding.x.format, values, stored);
+    // SAFETY: the caller's promise.
+    let importance =
+        encoding.importance.as_ref().map(|it| unsafe { Importance::new(it, &encoding.x, stack) });
+    let choice = (encoding.scales, importance.transpose()?);
+    let search = ScaleSearch::new(choice, encoding.x.format, values, stored);
     if search.is_none() && encoding.scales != ScaleChoice::Amax {
         let name = to.scale.format.name();
         return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));

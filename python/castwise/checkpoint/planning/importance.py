@@ -1,0 +1,381 @@
+"""Read how much errors count: a number for each weight, or for each of its input channels.
+
+`advise` takes the first, and `quantize` the second: the mean square of the inputs of a channel, by
+which the squared errors of its elements are multiplied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import finfo
+from castwise._options import SAFETENSORS
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers.registry import WHOLE_MODELS, model_format
+from castwise.checkpoint.containers.whole_models import ModelFormat
+from castwise.checkpoint.files.source_files import read_file
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
+from castwise.checkpoint.results.importance import ImportanceUse
+from castwise.models.model import Model
+from castwise.text.parsed_files import MOST_BYTES, parse_bytes
+from castwise.text.wording import argument
+
+_NPZ = ".npz"
+# What llama-imatrix wrote before it wrote the format of models: no names tell its numbers' counts.
+_OLD = (".dat", ".imatrix")
+_NUMBERS = ("float", "int", "uint")
+_MATRIX = 2
+_EXPERT = re.compile(r"(?<=experts\.)([0-9]+)\.")
+_KEPT_ENTRIES = 4  # those of the experts of a layer, whose weights take turns, are three
+_NO_NUMBERS = "the file has no numbers of it"
+_UNCOUNTED = "the file counted no inputs of"
+
+Array = NDArray[Any]
+
+
+class Importance(Mapping[str, Any]):
+    """The numbers of a file, by the names of weights; those of arrays are read when asked for.
+
+    `rows` has them as numbers of input channels.
+    """
+
+    def __init__(
+        self,
+        path: Path,  # the file
+        names: Iterable[str],  # of the weights
+        read: Callable[[str], Any],  # returns what the file has of a weight
+        means: Callable[[str], Array] | None = None,  # the same, where it has sums and counts
+    ) -> None:
+        self.path = path
+        self._names = dict.fromkeys(names)
+        self._read = read
+        self._means = means
+        # A row of what all experts have is read for each of them.
+        self.rows = lru_cache(_KEPT_ENTRIES)(self._rows)
+
+    @classmethod
+    def open(cls, path: Path) -> Importance:
+        """Open a file: JSON, `.npz`, `.safetensors`, or what llama-imatrix writes.
+
+        CheckpointError: it is none of these, or damaged. OSError: it cannot be read.
+        """
+        suffix = path.suffix.lower()
+        if suffix in _OLD:
+            raise CheckpointError(
+                f"{path}: castwise does not read {suffix}, which llama-imatrix wrote before; it "
+                f"converts the file: llama-imatrix --in-file {path.name} -o imatrix"
+                f"{next(iter(WHOLE_MODELS))}"
+            )
+        if suffix not in {_NPZ, SAFETENSORS, *WHOLE_MODELS}:
+            rows = _parsed(path)
+            return cls(path, rows, rows.__getitem__)
+        with open_checkpoint(path, decodes=True) as checkpoint:
+            stored = StoredTensors(checkpoint.shards)
+            if suffix == _NPZ:  # closed, it is not opened again
+                arrays = {name: stored.read(name) for name in stored}
+                return cls(path, arrays, arrays.__getitem__)
+            model, file = model_format(checkpoint.suffix), checkpoint.file
+            if model is None or file is None:
+                return cls(path, stored, stored.read)
+            parts = model.mean_squares(file)
+            means = _MeanSquares(path, stored, parts)
+            return cls(path, parts, means.read, means.read)
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401  (of a file)
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def is_by_channel(self) -> bool:
+        """Whether its kind of files has numbers of input channels alone."""
+        return self._means is not None
+
+    def _rows(self, name: str) -> NDArray[np.float32]:
+        """Return the numbers of a weight, a row for each expert; NaN where no input was counted.
+
+        CheckpointError: they are no numbers of input channels.
+        """
+        subject = f"{self.path}: the importance of {name!r}"
+        array = _numbers(subject, self._read(name))
+        if array.ndim not in {1, _MATRIX} or not array.size:
+            raise CheckpointError(
+                f"{subject} has the shape {array.shape}; give a number for each input channel of "
+                "the weight, of stacked experts a row for each"
+            )
+        with np.errstate(over="ignore"):
+            rows = np.atleast_2d(array).astype(np.float32)
+        for index, row in enumerate(rows):
+            if self._means is not None and np.isnan(row).all():
+                continue  # `_MeanSquares` refuses other NaN
+            place = f" (expert {index})" if len(rows) > 1 else ""
+            wrong = np.flatnonzero(~(np.isfinite(row) & (row >= 0)))
+            if wrong.size:
+                value = np.atleast_2d(array)[index, wrong[0]]
+                raise CheckpointError(
+                    f"{subject}{place} is {value} for channel {wrong[0]}; use numbers that are "
+                    "finite in float32 and not negative"
+                )
+            if not row.any():
+                raise CheckpointError(
+                    f"{subject}{place} is 0 for every channel; give a number above 0 for at least "
+                    "one, or leave the weight out"
+                )
+        return rows
+
+
+class _MeanSquares:
+    """Sums of squared inputs over their counts; NaN where nothing was counted."""
+
+    def __init__(
+        self, path: Path, stored: StoredTensors, parts: Mapping[str, tuple[str, str]]
+    ) -> None:
+        self._path, self._stored, self._parts = path, stored, parts
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """Divide the sums of a weight, as llama.cpp does, in float32."""
+        sums, counts = (self._stored.read(part) for part in self._parts[name])
+        subject = f"{self._path}: the importance of {name!r}"
+        experts = len(sums) if sums.ndim == _MATRIX else 1
+        is_stored_so = {sums.dtype, counts.dtype} == {np.dtype(np.float32)}
+        if not is_stored_so or sums.ndim not in {1, _MATRIX} or counts.size != experts:
+            raise CheckpointError(
+                f"{subject} has sums of shape {sums.shape} ({sums.dtype}) and counts of shape "
+                f"{counts.shape} ({counts.dtype}), and needs a row of float32 and a count for each "
+                "expert; make the file again"
+            )
+        for kind, values in (("sums", sums), ("counts", counts)):
+            wrong = values[~(np.isfinite(values) & (values >= 0))]
+            if wrong.size:
+                raise CheckpointError(
+                    f"{subject} has {kind} of {wrong[0]}; they are finite and not negative: make "
+                    "the file again"
+                )
+        sums, counts = sums.reshape(experts, -1), counts.reshape(experts, 1)
+        means = np.full_like(sums, np.nan)
+        with np.errstate(over="ignore"):  # what is infinite is refused
+            np.divide(sums, counts, out=means, where=counts > 0)
+        return means
+
+
+def _parsed(path: Path) -> Mapping[str, Any]:
+    """Return the object of a JSON file."""
+    try:
+        rows = parse_bytes(read_file(path, MOST_BYTES), path)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    if not isinstance(rows, dict):
+        raise CheckpointError(f"{path} is not a JSON object of names and numbers")
+    return rows
+
+
+def as_array(value: Any) -> Array:  # noqa: ANN401  (of a file)
+    """Return a value of a file as an array; one of objects if lists have several lengths."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return np.asarray(value, object)
+
+
+def are_numbers(array: Array) -> bool:
+    """Return True if an array holds integers or real floats."""
+    try:
+        return finfo(array.dtype).kind in _NUMBERS
+    except TypeError:
+        return False
+
+
+def _numbers(subject: str, value: Any) -> Array:  # noqa: ANN401  (of a file)
+    array = as_array(value)
+    if not are_numbers(array):
+        raise CheckpointError(f"{subject} is of dtype {array.dtype}; use numbers such as 0.5")
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelNumbers:
+    """The numbers of the input channels of a weight: those of an entry of a file, or of a row."""
+
+    file: Importance
+    entry: str
+    row: int | None
+
+    def of(self, expert: int) -> NDArray[np.float32] | None:
+        """Return the numbers of a matrix, of a stack that of an expert; None if it has none."""
+        row = self.file.rows(self.entry)[expert if self.row is None else self.row]
+        return None if np.isnan(row[0]) else row
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedWeight:
+    """A weight whose scales are searched."""
+
+    model: Model  # of its component
+    prefix: str  # the folder of that, with a slash at its end
+    info: TensorInfo
+    channels: int  # of its inputs
+    experts: int  # 1 for a single matrix
+    consumer: str | None  # who is to load it; None if nobody says it
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint."""
+        return self.prefix + self.info.name
+
+
+class ImportanceMatch:
+    """Finds the numbers of weights in a file, and takes note of what has none, and of no use.
+
+    A weight has those of its own name, of its experts' common name, or of the name that a file of
+    the whole model gives it. If there are none, it has those of the weights that are multiplied by
+    the same inputs, which engines join with it, if these agree.
+    """
+
+    def __init__(self, file: Importance) -> None:
+        self._file = file
+        formats = (model_format(suffix) for suffix in WHOLE_MODELS)
+        self._formats: Sequence[ModelFormat] = [
+            row for row in formats if row is not None and any(map(row.is_stored_name, file))
+        ]
+        self._used: set[str] = set()
+        self._unweighted: dict[str, str] = {}
+        self._count = 0
+
+    def use(self) -> ImportanceUse:
+        """Return what was found, after all weights.
+
+        CheckpointError: nothing was.
+        """
+        unused = [name for name in self._file if name not in self._used]
+        if not self._count:
+            first = next(iter(self._file), None)
+            raise CheckpointError(
+                f"{self._file.path} has numbers of no weight whose scales are searched"
+                + ("" if first is None else f"; its first name is {first!r}")
+                + "; name weights as the model does, or leave "
+                + argument("importance")
+                + " out"
+            )
+        return ImportanceUse(str(self._file.path), self._count, self._unweighted, unused)
+
+    def find(self, weight: SearchedWeight) -> ChannelNumbers | None:
+        """Return the numbers of a weight; None if there are none.
+
+        CheckpointError: they are not those of its channels, or two names have different ones.
+        """
+        numbers = self._choose(weight)
+        if numbers is None:
+            self._unweighted[weight.name] = _NO_NUMBERS
+            return None
+        experts = range(weight.experts)
+        uncounted = [index for index in experts if numbers.of(index) is None]
+        if uncounted:
+            numbers_text = ", ".join(map(str, uncounted))
+            which = "it" if weight.experts == 1 else f"its experts {numbers_text}"
+            self._unweighted[weight.name] = f"{_UNCOUNTED} {which}"
+        self._count += len(uncounted) < weight.experts
+        return numbers
+
+    def _choose(self, weight: SearchedWeight) -> ChannelNumbers | None:
+        name = weight.info.name
+        for names in self._own_names(weight, name):
+            if candidates := self._numbers_of(weight, names):
+                self._check_equal(weight, candidates)
+                return candidates[0]
+        partners = [
+            other for other in weight.model.partners(name, weight.consumer) if other != name
+        ]
+        names = [
+            entry
+            for other in partners
+            for entries in self._own_names(weight, other)
+            for entry in entries
+        ]
+        names += [entry for _, sharing in self._stored_names(weight, name) for entry in sharing]
+        candidates = self._numbers_of(weight, names)
+        return candidates[0] if candidates and _are_equal(candidates) else None
+
+    def _own_names(
+        self, weight: SearchedWeight, name: str
+    ) -> Iterator[list[tuple[str, int | None]]]:
+        """Yield the names under which a weight may have numbers, the surest first, with a row."""
+        whole, row = _of_all_experts(name)
+        yield [(weight.prefix + name, None)]
+        if row is not None:
+            yield [(weight.prefix + whole, row)]
+        yield [entry for entries, _ in self._stored_names(weight, name) for entry in entries]
+
+    def _stored_names(
+        self, weight: SearchedWeight, name: str
+    ) -> Iterator[tuple[list[tuple[str, int | None]], list[tuple[str, int | None]]]]:
+        """Yield what files of whole models call a weight, and what has the same inputs there."""
+        whole, row = _of_all_experts(name)
+        for model in self._formats:
+            names = model.input_names(whole, weight.model.stated_type)
+            yield [(entry, row) for entry in names.own], [(entry, row) for entry in names.sharing]
+
+    def _numbers_of(
+        self, weight: SearchedWeight, names: Iterable[tuple[str, int | None]]
+    ) -> list[ChannelNumbers]:
+        """Return what the file has under some names."""
+        candidates = [
+            ChannelNumbers(self._file, *entry) for entry in names if entry[0] in self._file
+        ]
+        for numbers in candidates:
+            self._check_shape(weight, numbers)
+        self._used.update(numbers.entry for numbers in candidates)
+        return candidates
+
+    def _check_shape(self, weight: SearchedWeight, numbers: ChannelNumbers) -> None:
+        """Refuse numbers of other channels, or of other experts."""
+        experts, channels = self._file.rows(numbers.entry).shape
+        is_right = experts == weight.experts if numbers.row is None else experts > numbers.row
+        if is_right and channels == weight.channels:
+            return
+        stack = f" of each of {weight.experts:,} experts" if weight.experts > 1 else ""
+        text = f"{experts:,} x {channels:,}" if experts > 1 else f"{channels:,}"
+        raise CheckpointError(
+            f"{self._file.path}: the importance of {numbers.entry!r} is {text} numbers, and "
+            f"{weight.name!r} of shape {weight.info.shape} has {weight.channels:,} input channels"
+            f"{stack}; give a number for each, or leave the weight out"
+        )
+
+    def _check_equal(self, weight: SearchedWeight, candidates: Sequence[ChannelNumbers]) -> None:
+        """Refuse different numbers of one weight."""
+        if not _are_equal(candidates):
+            names = " and ".join(repr(numbers.entry) for numbers in candidates[:2])
+            raise CheckpointError(
+                f"{self._file.path}: {names} may both be the importance of {weight.name!r}, and "
+                "differ; name it as the model does"
+            )
+
+
+def _of_all_experts(name: str) -> tuple[str, int | None]:
+    """Return the name that all experts of a layer have in common, and the number of one."""
+    match = _EXPERT.search(name)
+    if match is None:
+        return name, None
+    return name[: match.start()] + name[match.end() :], int(match[1])
+
+
+def _are_equal(candidates: Sequence[ChannelNumbers]) -> bool:
+    first, *others = ((numbers.file.rows(numbers.entry), numbers.row) for numbers in candidates)
+    return all(
+        row == first[1] and np.array_equal(rows, first[0], equal_nan=True) for rows, row in others
+    )
