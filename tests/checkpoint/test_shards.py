@@ -246,7 +246,7 @@ def test_a_folder_becomes_one_file(folder: Path, caplog: pytest.LogCaptureFixtur
     assert all(row.shard is None for row in summary.rows)
     reports = {row.name: row.report for row in expected.rows}
     assert {row.name: row.report for row in summary.rows} == reports
-    assert "has the tensors alone, not config.json, tokenizer" in caplog.text
+    assert "has only the tensors, not config.json, tokenizer" in caplog.text
 
 
 def test_bits_do_not_depend_on_the_files(folder: Path) -> None:

@@ -94,7 +94,7 @@ class LoadingCheck(Rendered):
             verdict = [f"{self.consumer} loads it{count_text}"]
         else:
             count = counted(len(self.problems), "problem")
-            verdict = [f"{self.consumer} does not load it as it stands: {count}{count_text}"]
+            verdict = [f"{self.consumer} does not load it as it is: {count}{count_text}"]
         return [Lines([*problem_lines(self.problems), *self.unknown, *verdict])]
 
     def to_dict(self) -> dict[str, Any]:

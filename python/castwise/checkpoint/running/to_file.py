@@ -198,7 +198,7 @@ class ToFile:
         if names:
             contents = "tensors" if container_of(self._destination) == SAFETENSORS else "model"
             _LOGGER.warning(
-                "%s has the %s alone, not %s", self._destination, contents, join_names(names)
+                "%s has only the %s, not %s", self._destination, contents, join_names(names)
             )
 
 
