@@ -278,7 +278,7 @@ def test_an_npz_becomes_shards(tmp_path: Path) -> None:
         ("in", "in/out.safetensors", {}, "inside"),
         ("in/model.safetensors", "out.safetensors", {"include": "*"}, "for folders"),
         ("in/model.safetensors", "out", {"exclude": "*", "max_shard_size": 9}, "for folders"),
-        ("in", "out.safetensors", {"include": "*"}, "one file, for tensors alone"),
+        ("in", "out.safetensors", {"include": "*"}, "one file, which has only tensors"),
         ("in/model.safetensors", "out.safetensors", {"max_shard_size": 5}, "name a folder"),
         ("in/model.safetensors", "in", {"max_shard_size": 5}, "inside the other"),
         ("x.npy", "out", {"max_shard_size": 5}, ".npy can only become .npy"),

@@ -193,9 +193,9 @@ def _check(
         problems = check_file(form_wanted, tensors, pairs)
     elif form_wanted is not None:
         remedy = f"transcode it (castwise transcode --to {form})"
-        problems = [LoadingProblem("", f"{consumer} reads {form_wanted.label} files alone", remedy)]
+        problems = [LoadingProblem("", f"{consumer} reads only {form_wanted.label} files", remedy)]
     elif file_format is not None:
-        unknown = f"castwise checks {file_format.label} files for {LLAMA_CPP} alone"
+        unknown = f"castwise checks {file_format.label} files only for {LLAMA_CPP}"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
     elif "_class_name" in config and not config.get("architectures"):

@@ -69,7 +69,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     if not names:
         raise CheckpointError(
             f"{dtypes.origin} names no scheme; give one for the weights that no key matches "
-            f"({argument('scheme')}), or a key one; {function('cast')} takes maps of dtypes alone"
+            f"({argument('scheme')}), or a key one; {function('cast')} takes maps of dtypes"
             if values is not None
             else f"give a scheme ({argument('scheme')}), or a map that names one "
             f"({argument('dtype_map')})"

@@ -79,7 +79,7 @@ class ToFile:
                 "which is cast as a whole; leave them out"
             )
         if source.is_folder:
-            output.patterns.refuse("include", f"{destination} is one file, for tensors alone")
+            output.patterns.refuse("include", f"{destination} is one file, which has only tensors")
             self._component = _only_component(source, destination)
             self._folder: Path | None = source.path
             self._consumed_paths = source.consumed
