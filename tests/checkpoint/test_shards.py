@@ -246,7 +246,7 @@ def test_a_folder_becomes_one_file(folder: Path, caplog: pytest.LogCaptureFixtur
     assert all(row.shard is None for row in summary.rows)
     reports = {row.name: row.report for row in expected.rows}
     assert {row.name: row.report for row in summary.rows} == reports
-    assert "has the tensors alone, not config.json, tokenizer" in caplog.text
+    assert "has only the tensors, not config.json, tokenizer" in caplog.text
 
 
 def test_bits_do_not_depend_on_the_files(folder: Path) -> None:
@@ -278,7 +278,7 @@ def test_an_npz_becomes_shards(tmp_path: Path) -> None:
         ("in", "in/out.safetensors", {}, "inside"),
         ("in/model.safetensors", "out.safetensors", {"include": "*"}, "for folders"),
         ("in/model.safetensors", "out", {"exclude": "*", "max_shard_size": 9}, "for folders"),
-        ("in", "out.safetensors", {"include": "*"}, "one file, for tensors alone"),
+        ("in", "out.safetensors", {"include": "*"}, "one file, which has only tensors"),
         ("in/model.safetensors", "out.safetensors", {"max_shard_size": 5}, "name a folder"),
         ("in/model.safetensors", "in", {"max_shard_size": 5}, "inside the other"),
         ("x.npy", "out", {"max_shard_size": 5}, ".npy can only become .npy"),

@@ -87,7 +87,7 @@ def test_other_commands_name_this_one(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match="castwise dequantize makes"):
             run()
-    with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+    with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
         checkpoint.dequantize_file(source, tmp_path / "out.gguf")
 
 

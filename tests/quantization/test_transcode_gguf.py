@@ -672,14 +672,14 @@ def test_other_ways_to_gguf(tmp_path: Path) -> None:
     plain = tmp_path / "plain.safetensors"
     checkpoint.save(plain, {"a": np.ones(3, np.float32)})
     for function in (checkpoint.cast_file, checkpoint.dequantize_file):
-        with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+        with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
             function(source, tmp_path / "out.gguf", "float32")
-    with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+    with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
         checkpoint.cast_file(plain, tmp_path / "out.gguf", "float16")
-    with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+    with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
         checkpoint.save(tmp_path / "out.gguf", {"a": np.ones(3, np.float32)})
     for text in ("[x", "[]", '["s", "gpt-oss"]', '["q", 1]', '["I", "x"]', '["s", 1]', "gpt-oss"):
-        with pytest.raises(CheckpointError, match="castwise writes one of a model folder alone"):
+        with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
             checkpoint.save(
                 tmp_path / "out.gguf",
                 {"a": np.ones(3, np.float32)},

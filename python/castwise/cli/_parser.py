@@ -13,17 +13,17 @@ from castwise.rendering.words import printable
 from castwise.text.spelling import suggestion
 
 COMMANDS = {
-    "survey": "where the magnitudes of a checkpoint lie, and what formats would lose",
-    "advise": "which format or scheme each weight gets within a budget",
-    "cast": "cast a checkpoint and print what that lost",
+    "survey": "count the magnitudes of a checkpoint, and predict what formats would lose",
+    "advise": "choose a format or scheme for each weight within a budget",
+    "cast": "cast a checkpoint, and print the losses",
     "quantize": "quantize the weights of a checkpoint",
     "dequantize": "decode the quantized weights of a checkpoint",
     "transcode": "convert a quantized checkpoint to another producer's layout",
-    "finish": "make a checkpoint of the parts that runs with --part have converted",
-    "inspect": "what a checkpoint holds, from its headers alone",
+    "finish": "make a checkpoint from the parts of runs with --part",
+    "inspect": "list the tensors of a checkpoint, from its headers",
     "verify": "compare the values of two checkpoints, quantized or not",
-    "diff": "what differs between two checkpoints, and what explains it",
-    "formats": "every format castwise knows",
+    "diff": "show what differs between two checkpoints, and explain it",
+    "formats": "list the formats that castwise knows",
     "completion": "print a script with which a shell completes commands and options",
     "help": "print the help of a command",
 }

@@ -104,9 +104,9 @@ class _ColumnSizes:
     """How many characters the columns of a table need, and what its rows have in common."""
 
     def __init__(self, table: Table, cells: _Cells) -> None:
-        rows = (row for row in cells() if row is not None)
+        rows: Iterator[Sequence[str]] = (row for row in cells() if row is not None)
         top_row = next(rows, ())
-        self.widths = [*map(len, top_row)]
+        self.widths: list[int] = [*map(len, top_row)]
         self.least = self.widths[0] if top_row and table.header else 0  # of names
         self.short_widths = [len(cell.partition(" ")[0]) for cell in top_row]
         self.zeros = {*range(1, len(top_row))}  # columns without a number that is not 0
@@ -127,14 +127,14 @@ class _ColumnSizes:
 class _LineLayout:
     """The columns of a table that a line has, and how much of each cell.
 
-    Left out are columns of zeros and spare ones; then the second words of cells that may go
-    without, the end that all names share, and at last columns of the decision.
+    A narrow line goes without columns of zeros, then without spare columns, the second words of
+    cells, and the end that all names share; at last it goes without columns of the decision.
     """
 
     def __init__(self, table: Table, cells: _Cells, width: int | None, longest: int | None) -> None:
         sizes = _ColumnSizes(table, cells)
-        self.columns = [*range(len(sizes.widths))]
-        self.widths = [min(letters, longest or letters) for letters in sizes.widths]
+        self.columns: list[int] = [*range(len(sizes.widths))]
+        self.widths: list[int] = [min(letters, longest or letters) for letters in sizes.widths]
         self._short: set[int] = set()
         self._ending = ""
         if not self.columns or width is None:
@@ -160,7 +160,8 @@ class _LineLayout:
 
     def _room(self, width: int) -> int:
         """Return how many characters of a line other columns leave to the first."""
-        return width - sum(self.widths[column] + _GAP for column in self.columns[1:])
+        beside: int = sum(self.widths[column] + _GAP for column in self.columns[1:])
+        return width - beside
 
     def _leave_out(self, columns: Iterable[set[int]], width: int, characters: int) -> None:
         """Leave columns out until so many characters of a name have room."""

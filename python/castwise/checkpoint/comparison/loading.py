@@ -94,7 +94,7 @@ class LoadingCheck(Rendered):
             verdict = [f"{self.consumer} loads it{count_text}"]
         else:
             count = counted(len(self.problems), "problem")
-            verdict = [f"{self.consumer} does not load it as it stands: {count}{count_text}"]
+            verdict = [f"{self.consumer} does not load it as it is: {count}{count_text}"]
         return [Lines([*problem_lines(self.problems), *self.unknown, *verdict])]
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def _check(
         problems = check_file(form_wanted, tensors, pairs)
     elif form_wanted is not None:
         remedy = f"transcode it (castwise transcode --to {form})"
-        problems = [LoadingProblem("", f"{consumer} reads {form_wanted.label} files alone", remedy)]
+        problems = [LoadingProblem("", f"{consumer} reads only {form_wanted.label} files", remedy)]
     elif file_format is not None:
-        unknown = f"castwise checks {file_format.label} files for {LLAMA_CPP} alone"
+        unknown = f"castwise checks {file_format.label} files only for {LLAMA_CPP}"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
     elif "_class_name" in config and not config.get("architectures"):

@@ -257,8 +257,8 @@ def _explained_alike(tensors: Sequence[TensorDiff]) -> Iterable[Sequence[TensorD
     """Collect the tensors with the same explanation and nothing else to report, in order."""
     groups: dict[object, list[TensorDiff]] = {}
     for index, tensor in enumerate(tensors):
-        is_alone = tensor.explanation is None or tensor.renamed or tensor.beyond
-        is_alone = is_alone or tensor.error_ratios or tensor.scale_shifts
+        own_notes = (tensor.renamed, tensor.beyond, tensor.error_ratios, tensor.scale_shifts)
+        is_alone = tensor.explanation is None or any(own_notes)
         key = index if is_alone else str(tensor.explanation)
         groups.setdefault(key, []).append(tensor)
     return groups.values()

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from castwise.checkpoint._errors import CheckpointError
 
 REMEDY = (
-    "where you trust the file, load it in torch and save the tensors alone: "
+    "where you trust the file, load it in torch and save only the tensors: "
     "torch.save(model.state_dict(), PATH)"
 )
 

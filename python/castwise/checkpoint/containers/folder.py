@@ -298,7 +298,7 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
     shards: dict[str, list[str]] = {}
     for tensor, shard in index["weight_map"].items():
         if shard not in shards:
-            check_name(shard, f"{path}: tensor {tensor!r} is said to be in")
+            check_name(shard, f"{path}: tensor {tensor!r} has the file")
         shards.setdefault(shard, []).append(tensor)
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 

@@ -140,7 +140,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             format_text = dataset.attrs.get(_DTYPE_ATTRIBUTE)
             row = format_named(format_text) if isinstance(format_text, str) else None
             if row is not None and row.itemsize != dtype.itemsize:
-                raise CheckpointError(f"{name!r} is said to be {row.name}, of another size")
+                raise CheckpointError(f"{name!r} declares {row.name}, of another size")
             row = row or assumed_format(self._assume, name, dtype.itemsize)
         stored_name = str(dtype) if row is None or dtype.kind == "V" else row.name
         format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)

@@ -343,7 +343,7 @@ def _checked_size(storage: TorchStorage, available: int) -> int:
     size = storage.size * _item_bytes(storage)
     if size > available:
         raise CheckpointError(
-            f"storage {storage.key!r} is said to have {size:,} bytes and has {available:,}"
+            f"storage {storage.key!r} declares {size:,} bytes and has {available:,}"
         )
     return size
 

@@ -474,7 +474,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
         elif not is_gpt_oss and module.is_quantized:
             yield LoadingProblem(
                 module.name,
-                f"{view.consumer} loads MXFP4 in the form of gpt-oss for gpt-oss alone",
+                f"{view.consumer} loads MXFP4 in the form of gpt-oss only for gpt-oss",
                 LEAVE,
             )
         elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():

@@ -379,7 +379,7 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
     elif (rows > high and rows % high) or (columns > wide and columns % wide):
         yield LoadingProblem(
             module.name,
-            f"transformers decodes a matrix of {rows}x{columns} right on a GPU alone: without one "
+            f"transformers decodes a matrix of {rows}x{columns} right only on a GPU: without one "
             f"it cuts it in {grid[0]}x{grid[1]} equal blocks",
             "load it on a GPU, or " + LEAVE,
             option="a GPU",
@@ -397,7 +397,7 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             if module.is_quantized:
                 yield LoadingProblem(
                     module.name,
-                    "transformers loads MXFP4 in the form of gpt-oss for gpt-oss alone",
+                    "transformers loads MXFP4 in the form of gpt-oss only for gpt-oss",
                     LEAVE,
                 )
         elif {"_blocks", "_scales"} - module.tensors.keys():

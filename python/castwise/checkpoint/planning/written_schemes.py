@@ -186,7 +186,7 @@ def padding_problem(row: Written, rows: int, columns: int) -> str | None:
         return None
     high, wide = row.tile
     return (
-        f"{row.recipe} stores {row.scheme} in multiples of {high}x{wide} alone, so that its shape "
+        f"{row.recipe} stores {row.scheme} only in multiples of {high}x{wide}, so that its shape "
         "would be lost"
     )
 

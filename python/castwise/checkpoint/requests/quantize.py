@@ -81,7 +81,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
             + parenthesis("scheme")
             + ", or a key one; "
             + function("cast")
-            + " takes maps of dtypes alone"
+            + " takes maps of dtypes"
             if values is not None
             else "give a scheme "
             + parenthesis("scheme")

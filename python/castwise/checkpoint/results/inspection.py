@@ -151,7 +151,7 @@ def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iter
     source_text = (
         f"stated in {', '.join(quantization.stated)}"
         if quantization.stated
-        else "told by tensors alone"
+        else "recognized by their tensors"
     )
     lines = ["", f"quantized weights, {source_text}"]
     lines += [f"  not readable: {reason}" for reason in quantization.unreadable]

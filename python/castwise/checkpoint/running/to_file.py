@@ -79,7 +79,7 @@ class ToFile:
                 + f"shards, and {name} is a file, which is cast as a whole; leave them out"
             )
         if source.is_folder:
-            output.patterns.refuse("include", f"{destination} is one file, for tensors alone")
+            output.patterns.refuse("include", f"{destination} is one file, which has only tensors")
             self._component = _only_component(source, destination)
             self._folder: Path | None = source.path
             self._consumed_paths = source.consumed
@@ -198,7 +198,7 @@ class ToFile:
         if names:
             contents = "tensors" if container_of(self._destination) == SAFETENSORS else "model"
             _LOGGER.warning(
-                "%s has the %s alone, not %s", self._destination, contents, join_names(names)
+                "%s has only the %s, not %s", self._destination, contents, join_names(names)
             )
 
 

@@ -230,7 +230,7 @@ def describe_kernel(case: StoredWeight) -> WeightForm:
             f"castwise cannot decode {layer.mode} of Keras' {layer.kind} yet; Keras reads it"
         )
     if layer.config.get("lora_rank") and is_calibrated:
-        raise Undecodable("it had LoRA weights, which Keras merges into int8 and int4 alone")
+        raise Undecodable("it had LoRA weights, which Keras merges only into int8 and int4")
     if layer.config.get("tie_weights") is False:
         raise Undecodable(
             f"castwise cannot decode a {layer.kind} with weights of their own for the way back "

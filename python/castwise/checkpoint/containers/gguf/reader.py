@@ -102,7 +102,7 @@ class GgufReader(WholeModelReader):
                 raise CheckpointError(f"tensor {info.name!r} is there twice")
             if offset % alignment or start + offset + info.nbytes > file.size:
                 raise CheckpointError(
-                    f"tensor {info.name!r} is said to begin at {offset:,}, which is not a multiple "
+                    f"tensor {info.name!r} begins at {offset:,}, which is not a multiple "
                     f"of {alignment} or leaves no room for its {info.nbytes:,} bytes"
                 )
             self.tensors[info.name], self._begins[info.name] = info, begin + start + offset

@@ -61,7 +61,7 @@ class GgufWriter(PlacedWriter):
         if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {Typed}:
             raise CheckpointError(
                 "a .gguf file states the architecture and the tokens of its model, so castwise "
-                "writes one of a model folder alone: castwise transcode MODEL OUT.gguf --to gguf"
+                "writes one only of a model folder: castwise transcode MODEL OUT.gguf --to gguf"
             )
         counts = [math.prod(plan.info.shape) for plan in self.planned.values()]
         lengths = [self.elements(n).nbytes(c) for n, c in zip(self.order, counts, strict=True)]
