@@ -170,7 +170,7 @@ pub(super) unsafe fn by_block<T: Real, const OPERATION: u8>(
     }
 }
 
-/// Does the same for float64, one element after the other, in one function for all operations.
+/// Does the same for float64, one element after the other: of each operation a short loop, in one function.
 ///
 /// # Safety
 /// As for [`by_block`].
@@ -178,6 +178,28 @@ pub(super) unsafe fn by_block<T: Real, const OPERATION: u8>(
 unsafe fn by_block_of_f64(
     operation: u8,
     odd: bool,
+    places: (*const f64, *mut f64, usize),
+    blocks: Blocks,
+    operands: &[f64],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (operation, odd) {
+            (SUBTRACT, _) => each_f64::<SUBTRACT, false>(places, blocks, operands),
+            (MULTIPLY, false) => each_f64::<MULTIPLY, false>(places, blocks, operands),
+            (MULTIPLY, true) => each_f64::<MULTIPLY, true>(places, blocks, operands),
+            (DIVIDE, false) => each_f64::<DIVIDE, false>(places, blocks, operands),
+            (DIVIDE, true) => each_f64::<DIVIDE, true>(places, blocks, operands),
+            (_, false) => each_f64::<ADD, false>(places, blocks, operands),
+            (_, true) => each_f64::<ADD, true>(places, blocks, operands),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`by_block`].
+#[inline(always)]
+unsafe fn each_f64<const OPERATION: u8, const ODD: bool>(
     (from, to, count): (*const f64, *mut f64, usize),
     Blocks { width, begun }: Blocks,
     operands: &[f64],
@@ -189,24 +211,10 @@ unsafe fn by_block_of_f64(
             // SAFETY: the caller's promise.
             unsafe {
                 let value = from.add(place).read_unaligned();
-                to.add(place).write_unaligned(combine_f64(operation, odd, value, operand));
+                to.add(place).write_unaligned(value.combine::<OPERATION, ODD>(operand));
             }
         }
         (start, end) = (end, end + width);
-    }
-}
-
-/// Returns the result of an operation, as [`Real::combine`] does. Not inlined, or the loop around it is compiled once for each.
-#[inline(never)]
-fn combine_f64(operation: u8, odd: bool, a: f64, b: f64) -> f64 {
-    match (operation, odd) {
-        (SUBTRACT, _) => a.combine::<SUBTRACT, false>(b),
-        (MULTIPLY, false) => a.combine::<MULTIPLY, false>(b),
-        (MULTIPLY, true) => a.combine::<MULTIPLY, true>(b),
-        (DIVIDE, false) => a.combine::<DIVIDE, false>(b),
-        (DIVIDE, true) => a.combine::<DIVIDE, true>(b),
-        (_, false) => a.combine::<ADD, false>(b),
-        (_, true) => a.combine::<ADD, true>(b),
     }
 }
 
