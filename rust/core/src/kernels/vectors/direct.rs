@@ -264,7 +264,11 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         Some(Shape::Bf16) => {
             to_u16::to_bf16(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
-        Some(_) => to_u16::to_f16(vectors, request, rounded),
+        Some(_) if request.rounding() == Rounding::NearestEven => {
+            // Those that are limited have no loop of their own.
+            to_u16::to_f16(vectors, request, rounded).or_else(|| through(vectors, request, rounded))
+        }
+        Some(_) => None,
         None => product_to_byte(request, rounded, vectors.level()),
     };
     let factor = f64::from(equal);
