@@ -9,8 +9,8 @@ use castwise_core::codec::reference::value_of;
 use castwise_core::cpu::Level;
 use castwise_core::parse::parse;
 use castwise_core::quantization::{
-    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice, Scheme, TABLE,
-    block_amax, decode, encode,
+    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, block_amax,
+    decode, encode,
 };
 
 const ROWS: usize = 3;
