@@ -848,7 +848,8 @@ def schemes() -> list[dict[str, Any]]:
     -------
     list of dict
         "name"; "element", the format of a code, or "map" where a code is an index into a code map;
-        "bits" of a stored code; "block", the (rows, columns) that share a scale, 0 for a whole
+        "bits" of a stored code; "unit", what codes are multiplied with beside their scale, 1 but
+        for fixed-point ones; "block", the (rows, columns) that share a scale, 0 for a whole
         axis; "scale", the format of stored scales, or "weight" for the dtype of the weight; "rule",
         the default scale rule, or None; "global_scale" and "zero_point", whether there may be one;
         "code_map", the values of codes as a list of floats, or None; "recipes", the names of the
@@ -900,7 +901,7 @@ def decode_blocks(
         (*stack, rows, columns), any real float dtype.
     element
         The format of a code by name, of at most 8 bits; "map" for `code_map`. Codes of OCP MX's
-        int8 are "int8" with a `global_scale` of 1/64.
+        int8 are "int8" with the scheme's "unit" as their `global_scale`.
     bits
         Of a stored code, 1 to 8.
     block

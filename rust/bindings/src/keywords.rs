@@ -23,13 +23,19 @@ impl<'py> Keywords<'py> {
     }
 
     /// Reads an argument that has to be given.
-    pub(crate) fn require<T: FromPyObjectOwned<'py>>(&self, name: &'static str) -> PyResult<T> {
-        self.take(name)?.ok_or_else(|| self.missing(name))
+    pub(crate) fn require<T: FromPyObjectOwned<'py>>(&self, name: &'static str, to: &mut T) -> PyResult<()> {
+        if self.take(name, to)? { Ok(()) } else { Err(self.missing(name)) }
+    }
+
+    /// Reads an argument in place of its default, if it is given.
+    pub(crate) fn fill<T: FromPyObjectOwned<'py>>(&self, name: &'static str, to: &mut T) -> PyResult<()> {
+        self.take(name, to).map(|_| ())
     }
 
     /// Reads an argument, or returns its default.
-    pub(crate) fn read<T: FromPyObjectOwned<'py>>(&self, name: &'static str, default: T) -> PyResult<T> {
-        Ok(self.take(name)?.unwrap_or(default))
+    pub(crate) fn read<T: FromPyObjectOwned<'py>>(&self, name: &'static str, mut default: T) -> PyResult<T> {
+        self.take(name, &mut default)?;
+        Ok(default)
     }
 
     /// Refuses an argument that was not read.
@@ -40,12 +46,15 @@ impl<'py> Keywords<'py> {
         })
     }
 
-    fn take<T: FromPyObjectOwned<'py>>(&self, name: &'static str) -> PyResult<Option<T>> {
-        let Some(value) = self.take_object(name)? else { return Ok(None) };
-        value.extract().map(Some).map_err(|error: T::Error| self.named(name, error.into()))
+    /// Reads an argument, and returns whether it is given. (Once for each type: not inlined, as there are many arguments.)
+    #[inline(never)]
+    fn take<T: FromPyObjectOwned<'py>>(&self, name: &'static str, to: &mut T) -> PyResult<bool> {
+        let Some(value) = self.take_object(name)? else { return Ok(false) };
+        *to = value.extract().map_err(|error: T::Error| self.named(name, error.into()))?;
+        Ok(true)
     }
 
-    /// Takes an argument as it is. (Not inlined, as there are many arguments; nor is what follows.)
+    /// Takes an argument as it is.
     #[inline(never)]
     fn take_object(&self, name: &'static str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let key = PyString::intern(self.arguments.py(), name);

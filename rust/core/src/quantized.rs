@@ -10,8 +10,8 @@ use crate::elements::{self, bytes_of_mut};
 use crate::error::Error;
 use crate::format::Format;
 use crate::quantization::{
-    self, Array, Decoding, Element, Encoded, Encoding, Family, GlobalUse, Meaning, Packing, ScaleChoice,
-    ScaleFormat, Scheme,
+    self, Array, Decoding, Element, Encoded, Encoding, Family, GlobalUse, Meaning, Packing, ScaleFormat,
+    Scheme,
 };
 use crate::tensor::{Tensor, c_order};
 
@@ -102,22 +102,10 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
     let global_scale = global_scale.transpose()?;
     let mut level = global_scale.unwrap_or_default();
     let encoding = Encoding {
-        x,
-        scheme,
-        recipe: None,
-        block: scheme.block,
-        packing: Packing::Dense,
         offset: excess(scheme),
-        rule: None,
         amax: global_scale.map(|_| amax),
         global_scale: global_scale.map(|_| same_for_each(&mut level, stack)),
-        global_max: None,
-        scales: ScaleChoice::Amax,
-        importance: None,
-        code_map: None,
-        rounding: None,
-        seed: 0,
-        nan_scales: false,
+        ..Encoding::new(x, scheme)
     };
     let to = Encoded {
         data: dense("data", &mut data, &data_shape, Format::UINT8)?,
@@ -179,9 +167,7 @@ impl Quantized {
                 ),
             });
         }
-        // OCP MX 1.0 puts the binary point of MXINT8 before the last six bits.
-        let fixed = (scheme.name == "mxint8").then_some(1.0 / 64.0);
-        let factor = self.global_scale.or(fixed);
+        let factor = self.global_scale.or((scheme.unit != 1.0).then_some(scheme.unit));
         let mut level = factor.unwrap_or_default();
         let decoding = Decoding {
             data,

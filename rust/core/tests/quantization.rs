@@ -9,8 +9,8 @@ use castwise_core::codec::reference::value_of;
 use castwise_core::cpu::Level;
 use castwise_core::parse::parse;
 use castwise_core::quantization::{
-    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice, Scheme, TABLE,
-    block_amax, decode, encode,
+    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, block_amax,
+    decode, encode,
 };
 
 const ROWS: usize = 3;
@@ -234,24 +234,7 @@ fn scales_of(x: &Owned, block: (usize, usize)) -> Vec<f32> {
 
 /// An encoding without options.
 fn encoding(x: &Owned, scheme: &'static Scheme, recipe: &str) -> Encoding {
-    Encoding {
-        x: x.get(),
-        scheme,
-        recipe: Some(recipe.to_owned()),
-        block: scheme.block,
-        packing: Packing::parse("dense", scheme.bits).unwrap(),
-        offset: 0,
-        rule: None,
-        amax: None,
-        global_scale: None,
-        global_max: None,
-        scales: ScaleChoice::Amax,
-        importance: None,
-        code_map: None,
-        rounding: None,
-        seed: 0,
-        nan_scales: false,
-    }
+    Encoding { recipe: Some(recipe.to_owned()), ..Encoding::new(x.get(), scheme) }
 }
 
 /// Encodes with one recipe on every level; where codes are nearest, decodes again.
@@ -300,19 +283,19 @@ fn check(scheme: &'static Scheme, recipe: &str, x: &Owned, values: &[f32]) {
         }
         let element = parse(if affine { "uint8" } else { element }).unwrap();
         let mut out = Owned::new("float32", &[ROWS, COLUMNS], |_| 0);
-        let sixty_fourth = Owned::of_f32(&[], |_| 1.0 / 64.0);
+        let unit = Owned::of_f32(&[], |_| scheme.unit);
         let hundred = Owned::of_f32(&[], |_| 127.0);
         let decoding = Decoding {
             block: scheme.block,
             scale: Some(scale.get()),
             scale_divides: recipe == "keras",
             bias: affine.then(|| bias.get()),
-            global_scale: match (two_level, recipe, scheme.name) {
-                (true, "compressed-tensors", _) => Some((global.get(), GlobalUse::Divide)),
-                (true, ..) => Some((global.get(), GlobalUse::Multiply)),
-                (false, _, "mxint8") => Some((sixty_fourth.get(), GlobalUse::Multiply)),
-                (false, "bitsandbytes", _) => Some((hundred.get(), GlobalUse::After)),
-                _ => None,
+            global_scale: match (two_level, recipe) {
+                (true, "compressed-tensors") => Some((global.get(), GlobalUse::Divide)),
+                (true, _) => Some((global.get(), GlobalUse::Multiply)),
+                (false, "bitsandbytes") => Some((hundred.get(), GlobalUse::After)),
+                (false, _) if scheme.unit != 1.0 => Some((unit.get(), GlobalUse::Multiply)),
+                (false, _) => None,
             },
             ..plain(data.get(), element, scheme.bits, 1)
         };

@@ -310,9 +310,8 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     if storage.divisor_after is not None:
         divisor = np.array(storage.divisor_after, np.float32)
         options |= {"global_scale": divisor, "global_use": "after"}
-    elif scheme.name == "mxint8":
-        # Codes have six fraction bits.
-        options["global_scale"] = np.array(2.0**-6, np.float32)
+    elif scheme.unit != 1:
+        options["global_scale"] = np.array(scheme.unit, np.float32)
     elif q.global_scale is not None and not inner:
         level = np.asarray(q.global_scale, np.float32).reshape(())
         if storage.global_unit != 1:

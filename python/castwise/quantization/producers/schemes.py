@@ -30,6 +30,9 @@ class Scheme:
         `code_map`.
     bits : int
         The bits of a stored code, 1 to 8.
+    unit : float
+        What codes are multiplied with beside their scale: 1/64 for the fixed point of mxint8, 1 for
+        all others.
     block : tuple of int
         The (rows, columns) that share a scale by default; 0 is the whole axis.
     scale : str
@@ -49,6 +52,7 @@ class Scheme:
     name: str
     element: str
     bits: int
+    unit: float
     block: tuple[int, int]
     scale: str
     rule: str | None

@@ -145,6 +145,7 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         row.set_item("name", scheme.name)?;
         row.set_item("element", element)?;
         row.set_item("bits", scheme.bits)?;
+        row.set_item("unit", scheme.unit)?;
         row.set_item("block", scheme.block)?;
         row.set_item("scale", scale)?;
         row.set_item("rule", scheme.rule.map(Named::name))?;
@@ -457,8 +458,6 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
     let importance = optional("importance", options.importance.as_ref())?;
     let extents = [&global_scale, &importance].map(|operand| operand.as_ref().map(|operand| operand.extent));
     let encoding = Encoding {
-        x: x.array.clone(),
-        scheme,
         recipe: options.recipe.clone(),
         block: options.block.unwrap_or(scheme.block),
         packing,
@@ -473,6 +472,7 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
         rounding,
         seed: options.seed,
         nan_scales,
+        ..Encoding::new(x.array.clone(), scheme)
     };
     Ok((encoding, extents))
 }

@@ -8,6 +8,7 @@ use crate::numpy::PyUntypedArray;
 type Object<'py> = Bound<'py, PyAny>;
 
 /// The keyword arguments of `decode_blocks`.
+#[derive(Default)]
 pub(super) struct DecodeOptions<'py> {
     pub(super) element: String,
     pub(super) bits: u32,
@@ -31,32 +32,38 @@ pub(super) struct DecodeOptions<'py> {
 
 impl<'py> DecodeOptions<'py> {
     pub(super) fn read(keywords: Keywords<'py>) -> PyResult<Self> {
-        let options = Self {
-            element: keywords.require("element")?,
-            bits: keywords.require("bits")?,
-            block: keywords.require("block")?,
-            layout: keywords.read("layout", "dense".to_owned())?,
-            high: keywords.read("high", None)?,
-            scale_format: keywords.read("scale_format", None)?,
-            scale_divides: keywords.read("scale_divides", false)?,
-            global_scale: keywords.read("global_scale", None)?,
-            global_use: keywords.read("global_use", "multiply".to_owned())?,
-            offset: keywords.read("offset", 0)?,
-            zero_point: keywords.read("zero_point", None)?,
-            bias: keywords.read("bias", None)?,
-            group_index: keywords.read("group_index", None)?,
-            divisor: keywords.read("divisor", None)?,
-            code_map: keywords.read("code_map", None)?,
-            arithmetic: keywords.read("arithmetic", "peer".to_owned())?,
-            threads: keywords.read("threads", None)?,
-            shape: keywords.read("shape", None)?,
+        let mut options = Self {
+            layout: "dense".to_owned(),
+            global_use: "multiply".to_owned(),
+            arithmetic: "peer".to_owned(),
+            ..Self::default()
         };
+        keywords.require("element", &mut options.element)?;
+        keywords.require("bits", &mut options.bits)?;
+        keywords.require("block", &mut options.block)?;
+        keywords.fill("layout", &mut options.layout)?;
+        keywords.fill("high", &mut options.high)?;
+        keywords.fill("scale_format", &mut options.scale_format)?;
+        keywords.fill("scale_divides", &mut options.scale_divides)?;
+        keywords.fill("global_scale", &mut options.global_scale)?;
+        keywords.fill("global_use", &mut options.global_use)?;
+        keywords.fill("offset", &mut options.offset)?;
+        keywords.fill("importance", &mut options.importance)?;
+        keywords.fill("zero_point", &mut options.zero_point)?;
+        keywords.fill("bias", &mut options.bias)?;
+        keywords.fill("group_index", &mut options.group_index)?;
+        keywords.fill("divisor", &mut options.divisor)?;
+        keywords.fill("code_map", &mut options.code_map)?;
+        keywords.fill("arithmetic", &mut options.arithmetic)?;
+        keywords.fill("threads", &mut options.threads)?;
+        keywords.fill("shape", &mut options.shape)?;
         keywords.finish()?;
         Ok(options)
     }
 }
 
 /// The keyword arguments of `encode_blocks`.
+#[derive(Default)]
 pub(super) struct EncodeOptions<'py> {
     pub(super) scheme: String,
     pub(super) recipe: Option<String>,
@@ -83,28 +90,31 @@ pub(super) struct EncodeOptions<'py> {
 
 impl<'py> EncodeOptions<'py> {
     pub(super) fn read(keywords: Keywords<'py>) -> PyResult<Self> {
-        let options = Self {
-            scheme: keywords.require("scheme")?,
-            recipe: keywords.read("recipe", None)?,
-            block: keywords.read("block", None)?,
-            layout: keywords.read("layout", "dense".to_owned())?,
-            offset: keywords.read("offset", 0)?,
-            rule: keywords.read("rule", None)?,
-            scale_format: keywords.read("scale_format", None)?,
-            amax: keywords.read("amax", None)?,
-            global_scale: keywords.read("global_scale", None)?,
-            global_max: keywords.read("global_max", None)?,
-            scales: keywords.read("scales", "amax".to_owned())?,
-            importance: keywords.read("importance", None)?,
-            zero_point: keywords.read("zero_point", None)?,
-            bias: keywords.read("bias", None)?,
-            code_map: keywords.read("code_map", None)?,
-            rounding: keywords.read("rounding", None)?,
-            seed: keywords.read("seed", 0)?,
-            nonfinite: keywords.read("nonfinite", "raise".to_owned())?,
-            threads: keywords.read("threads", None)?,
-            stored: keywords.read("stored", None)?,
+        let mut options = Self {
+            layout: "dense".to_owned(),
+            scales: "amax".to_owned(),
+            nonfinite: "raise".to_owned(),
+            ..Self::default()
         };
+        keywords.require("scheme", &mut options.scheme)?;
+        keywords.fill("recipe", &mut options.recipe)?;
+        keywords.fill("block", &mut options.block)?;
+        keywords.fill("layout", &mut options.layout)?;
+        keywords.fill("offset", &mut options.offset)?;
+        keywords.fill("rule", &mut options.rule)?;
+        keywords.fill("scale_format", &mut options.scale_format)?;
+        keywords.fill("amax", &mut options.amax)?;
+        keywords.fill("global_scale", &mut options.global_scale)?;
+        keywords.fill("global_max", &mut options.global_max)?;
+        keywords.fill("scales", &mut options.scales)?;
+        keywords.fill("zero_point", &mut options.zero_point)?;
+        keywords.fill("bias", &mut options.bias)?;
+        keywords.fill("code_map", &mut options.code_map)?;
+        keywords.fill("rounding", &mut options.rounding)?;
+        keywords.fill("seed", &mut options.seed)?;
+        keywords.fill("nonfinite", &mut options.nonfinite)?;
+        keywords.fill("threads", &mut options.threads)?;
+        keywords.fill("stored", &mut options.stored)?;
         keywords.finish()?;
         Ok(options)
     }

@@ -1,16 +1,17 @@
 //! Arithmetic on tiles of floats, an operation at a time, in the default floating-point environment.
 
 use super::real::Real;
+use super::real::operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::tile::{TILE, Tile};
 
-struct Combine<T, const OPERATION: u8, const ODD: bool> {
+struct Combine<T, const OPERATION: u8> {
     tile: *mut T,
     other: *const T,
     count: usize,
 }
 
-impl<T: Real, const OPERATION: u8, const ODD: bool> RawKernel for Combine<T, OPERATION, ODD> {
+impl<T: Real, const OPERATION: u8> RawKernel for Combine<T, OPERATION> {
     type Output = ();
 
     #[inline(always)]
@@ -18,7 +19,7 @@ impl<T: Real, const OPERATION: u8, const ODD: bool> RawKernel for Combine<T, OPE
         for i in 0..self.count {
             // SAFETY: the caller of `apply` vouches for `count` elements at both pointers.
             unsafe {
-                let result = (*self.tile.add(i)).combine::<OPERATION, ODD>(*self.other.add(i));
+                let result = (*self.tile.add(i)).combine::<OPERATION, false>(*self.other.add(i));
                 *self.tile.add(i) = result;
             }
         }
@@ -28,13 +29,14 @@ impl<T: Real, const OPERATION: u8, const ODD: bool> RawKernel for Combine<T, OPE
 /// Applies an operation to each element of a tile and of another; `odd` rounds float64 to odd.
 pub(super) fn apply<T: Real, const OPERATION: u8>(level: Level, tile: &mut [T], other: &[T], odd: bool) {
     let count = tile.len().min(other.len());
-    let (tile, other) = (tile.as_mut_ptr(), other.as_ptr());
+    let to = tile.as_mut_ptr();
     // SAFETY: both slices have as many elements.
     unsafe {
-        if odd && size_of::<T>() == 8 {
-            T::run(level, Combine::<T, OPERATION, true> { tile, other, count });
+        if T::IS_SINGLE {
+            level.run_raw(Combine::<T, OPERATION> { tile: to, other: other.as_ptr(), count });
         } else {
-            T::run(level, Combine::<T, OPERATION, false> { tile, other, count });
+            let blocks = Blocks { width: 1, begun: 0 };
+            by_block::<T, OPERATION>(level, (to, to, count), blocks, other, odd);
         }
     }
 }
@@ -106,7 +108,7 @@ macro_rules! on_level {
 }
 pub(super) use on_level;
 
-struct ByBlock<'a, T, const OPERATION: u8, const ODD: bool> {
+struct ByBlock<'a, T, const OPERATION: u8> {
     from: *const T,
     to: *mut T,
     count: usize,
@@ -114,7 +116,7 @@ struct ByBlock<'a, T, const OPERATION: u8, const ODD: bool> {
     operands: &'a [T],
 }
 
-impl<T: Real, const OPERATION: u8, const ODD: bool> RawKernel for ByBlock<'_, T, OPERATION, ODD> {
+impl<T: Real, const OPERATION: u8> RawKernel for ByBlock<'_, T, OPERATION> {
     type Output = ();
 
     #[inline(always)]
@@ -129,13 +131,13 @@ impl<T: Real, const OPERATION: u8, const ODD: bool> RawKernel for ByBlock<'_, T,
                     let mut lanes = [T::default(); LANES];
                     for (lane, result) in lanes.iter_mut().enumerate() {
                         let value = from.add(start + lane).read_unaligned();
-                        *result = value.combine::<OPERATION, ODD>(operand);
+                        *result = value.combine::<OPERATION, false>(operand);
                     }
                     to.add(start).cast::<[T; LANES]>().write_unaligned(lanes);
                     start += LANES;
                 }
                 while start < end {
-                    *to.add(start) = from.add(start).read_unaligned().combine::<OPERATION, ODD>(operand);
+                    *to.add(start) = from.add(start).read_unaligned().combine::<OPERATION, false>(operand);
                     start += 1;
                 }
             }
@@ -158,11 +160,61 @@ pub(super) unsafe fn by_block<T: Real, const OPERATION: u8>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        if odd && size_of::<T>() == 8 {
-            T::run(level, ByBlock::<T, OPERATION, true> { from, to, count, blocks, operands });
+        if T::IS_SINGLE {
+            level.run_raw(ByBlock::<T, OPERATION> { from, to, count, blocks, operands });
         } else {
-            T::run(level, ByBlock::<T, OPERATION, false> { from, to, count, blocks, operands });
+            // A real that is not float32 is float64.
+            let operands = std::slice::from_raw_parts(operands.as_ptr().cast(), operands.len());
+            by_block_of_f64(OPERATION, odd, (from.cast(), to.cast(), count), blocks, operands);
         }
+    }
+}
+
+/// Does the same for float64, one element after the other: of each operation a short loop, in one function.
+///
+/// # Safety
+/// As for [`by_block`].
+#[inline(never)]
+unsafe fn by_block_of_f64(
+    operation: u8,
+    odd: bool,
+    places: (*const f64, *mut f64, usize),
+    blocks: Blocks,
+    operands: &[f64],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (operation, odd) {
+            (SUBTRACT, _) => each_f64::<SUBTRACT, false>(places, blocks, operands),
+            (MULTIPLY, false) => each_f64::<MULTIPLY, false>(places, blocks, operands),
+            (MULTIPLY, true) => each_f64::<MULTIPLY, true>(places, blocks, operands),
+            (DIVIDE, false) => each_f64::<DIVIDE, false>(places, blocks, operands),
+            (DIVIDE, true) => each_f64::<DIVIDE, true>(places, blocks, operands),
+            (_, false) => each_f64::<ADD, false>(places, blocks, operands),
+            (_, true) => each_f64::<ADD, true>(places, blocks, operands),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`by_block`].
+#[inline(always)]
+unsafe fn each_f64<const OPERATION: u8, const ODD: bool>(
+    (from, to, count): (*const f64, *mut f64, usize),
+    Blocks { width, begun }: Blocks,
+    operands: &[f64],
+) {
+    let (mut start, mut end) = (0, width - begun);
+    for &operand in operands {
+        end = end.min(count);
+        for place in start..end {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let value = from.add(place).read_unaligned();
+                to.add(place).write_unaligned(value.combine::<OPERATION, ODD>(operand));
+            }
+        }
+        (start, end) = (end, end + width);
     }
 }
 

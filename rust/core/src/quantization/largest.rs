@@ -208,7 +208,7 @@ pub(super) unsafe fn raise_largest<B: Bits>(
     blocks: Blocks,
     found: &mut [B],
 ) {
-    let done: Option<()> = if size_of::<B>() == size_of::<u64>() {
+    let done: Option<()> = if const { size_of::<B>() == size_of::<u64>() } {
         None
     } else {
         with_vectors!(level, vectors => {

@@ -89,6 +89,8 @@ impl Bits for u64 {
 pub(super) unsafe trait Real: Plain + PartialOrd + Default {
     /// The format of this name.
     const FORMAT: &'static str;
+    /// Whether it is float32. Weights of more than 32 bits are rare: what is only fast for others is not compiled for them.
+    const IS_SINGLE: bool;
     /// 1.
     const ONE: Self;
     /// Its bits.
@@ -124,6 +126,7 @@ macro_rules! real {
         // SAFETY: the bits given are those of its `from_bits`.
         unsafe impl Real for $real {
             const FORMAT: &'static str = $name;
+            const IS_SINGLE: bool = size_of::<Self>() == size_of::<f32>();
             const ONE: Self = 1.0;
             type Bits = $bits;
 

@@ -29,6 +29,8 @@ pub struct Scheme {
     pub element: Element,
     /// Bits of a stored code.
     pub bits: u32,
+    /// What elements are multiplied with beside their scale: fixed-point codes are integers in units of it.
+    pub unit: f32,
     /// Rows and columns that share a scale; 0: a whole axis.
     pub block: (usize, usize),
     /// The format of stored scales.
@@ -65,38 +67,37 @@ impl Scheme {
 const TENSOR: (usize, usize) = (0, 0);
 const CHANNEL: (usize, usize) = (1, 0);
 
+/// A row without what few schemes have.
+const fn row(
+    name: &'static str,
+    family: Family,
+    element: Element,
+    bits: u32,
+    block: (usize, usize),
+    scale: ScaleFormat,
+) -> Scheme {
+    let (unit, rule) = (1.0, None);
+    Scheme { name, element, bits, unit, block, scale, rule, global_scale: false, zero_point: false, family }
+}
+
+const FLOAT32: ScaleFormat = ScaleFormat::Format("float32");
+
 const fn fp8(name: &'static str, block: (usize, usize)) -> Scheme {
-    let (element, scale) = (Element::Format(E4M3), ScaleFormat::Format("float32"));
-    let (rule, family) = (None, Family::Fp8);
-    Scheme { name, element, bits: 8, block, scale, rule, global_scale: false, zero_point: false, family }
+    row(name, Family::Fp8, Element::Format(E4M3), 8, block, FLOAT32)
 }
 
 const fn mx(name: &'static str, element: &'static str, bits: u32) -> Scheme {
     let (element, scale) = (Element::Format(element), ScaleFormat::Format(E8M0));
-    let (rule, family) = (Some(ScaleRule::Floor), Family::Mx);
-    Scheme {
-        name,
-        element,
-        bits,
-        block: (1, 32),
-        scale,
-        rule,
-        global_scale: false,
-        zero_point: false,
-        family,
-    }
+    Scheme { rule: Some(ScaleRule::Floor), ..row(name, Family::Mx, element, bits, (1, 32), scale) }
 }
 
 const fn int(name: &'static str, bits: u32, block: (usize, usize)) -> Scheme {
     let (element, scale) = (Element::Format(INT8), ScaleFormat::Weight);
-    let (rule, family) = (None, Family::Integer);
-    Scheme { name, element, bits, block, scale, rule, global_scale: false, zero_point: true, family }
+    Scheme { zero_point: true, ..row(name, Family::Integer, element, bits, block, scale) }
 }
 
 const fn bnb(name: &'static str, map: &'static [u32; 16]) -> Scheme {
-    let (element, scale) = (Element::Map(map), ScaleFormat::Format("float32"));
-    let (block, rule, family) = ((1, 64), None, Family::Map);
-    Scheme { name, element, bits: 4, block, scale, rule, global_scale: false, zero_point: false, family }
+    row(name, Family::Map, Element::Map(map), 4, (1, 64), FLOAT32)
 }
 
 /// Quantiles of the normal distribution (Dettmers et al., "`QLoRA`"), as bitsandbytes has them.
@@ -150,18 +151,9 @@ pub static TABLE: &[Scheme] = &[
     mx("mxfp6_e2m3", E2M3, 6),
     mx("mxfp6_e3m2", E3M2, 6),
     mx("mxfp4",      E2M1, 4),
-    mx("mxint8",     INT8,          8),
-    Scheme {
-        name: "nvfp4",
-        element: Element::Format(E2M1),
-        bits: 4,
-        block: (1, 16),
-        scale: ScaleFormat::Format(E4M3),
-        rule: None,
-        global_scale: true,
-        zero_point: false,
-        family: Family::TwoLevel,
-    },
+    // OCP MX 1.0 puts the binary point before the last six bits.
+    Scheme { unit: 1.0 / 64.0, ..mx("mxint8", INT8, 8) },
+    Scheme { global_scale: true, ..row("nvfp4", Family::TwoLevel, Element::Format(E2M1), 4, (1, 16), ScaleFormat::Format(E4M3)) },
     int("int8_tensor",  8, TENSOR),
     int("int8_channel", 8, CHANNEL),
     int("int8_group",   8, (1, 128)),

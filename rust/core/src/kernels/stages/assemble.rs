@@ -164,16 +164,18 @@ fn load<P: FloatPivot, D, const SIZES: usize>(source: Format, decoder: D) -> Opt
 where
     D: Decoder<P::Lane> + 'static,
 {
+    // Constants, so that the compiler meets no loop that is not used.
     match source.item_size() {
-        1 if SIZES & SIZE_1 != 0 => Some(Elements::boxed(Decode::<P::Lane, u8, D>::new(decoder))),
-        2 if SIZES & SIZE_2 != 0 => Some(Elements::boxed(Decode::<P::Lane, u16, D>::new(decoder))),
-        4 if SIZES == SIZE_8 && size_of::<P::Lane>() == 4 => {
+        1 if const { SIZES & SIZE_1 != 0 } => Some(Elements::boxed(Decode::<P::Lane, u8, D>::new(decoder))),
+        2 if const { SIZES & SIZE_2 != 0 } => Some(Elements::boxed(Decode::<P::Lane, u16, D>::new(decoder))),
+        4 if const {
+            let is_wider = size_of::<P::Lane>() > size_of::<u32>();
+            if is_wider { SIZES & SIZE_4 != 0 } else { SIZES == SIZE_8 }
+        } =>
+        {
             Some(Elements::boxed(Decode::<P::Lane, u32, D>::new(decoder)))
         }
-        4 if SIZES & SIZE_4 != 0 && size_of::<P::Lane>() > 4 => {
-            Some(Elements::boxed(Decode::<P::Lane, u32, D>::new(decoder)))
-        }
-        8 if SIZES == SIZE_8 && size_of::<P::Lane>() == 8 => {
+        8 if const { SIZES == SIZE_8 && size_of::<P::Lane>() == size_of::<u64>() } => {
             Some(Elements::boxed(Decode::<P::Lane, u64, D>::new(decoder)))
         }
         _ => None,

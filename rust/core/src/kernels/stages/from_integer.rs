@@ -60,11 +60,20 @@ trait Native:
         ) -> Box<dyn Stage> {
             Elements::boxed(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
         }
+        // Constants, so that the compiler meets no loop that is not used.
         Some(match (target.kind(), target.row().bits) {
-            (Kind::Integer { .. }, 8) if Self::UNSIGNED || NARROW => convert::<Self, u8, NARROW>(source),
-            (Kind::Integer { .. }, 16) if Self::WIDENS_FROM < 2 => convert::<Self, u16, NARROW>(source),
-            (Kind::Integer { .. }, 32) if Self::WIDENS_FROM < 4 => convert::<Self, u32, NARROW>(source),
-            (Kind::Integer { .. }, 64) if Self::WIDENS_FROM < 8 => convert::<Self, u64, NARROW>(source),
+            (Kind::Integer { .. }, 8) if const { Self::UNSIGNED || NARROW } => {
+                convert::<Self, u8, NARROW>(source)
+            }
+            (Kind::Integer { .. }, 16) if const { Self::WIDENS_FROM < 2 } => {
+                convert::<Self, u16, NARROW>(source)
+            }
+            (Kind::Integer { .. }, 32) if const { Self::WIDENS_FROM < 4 } => {
+                convert::<Self, u32, NARROW>(source)
+            }
+            (Kind::Integer { .. }, 64) if const { Self::WIDENS_FROM < 8 } => {
+                convert::<Self, u64, NARROW>(source)
+            }
             (Kind::Float(_), 32) => convert::<Self, f32, NARROW>(source),
             (Kind::Float(_), 64) => convert::<Self, f64, NARROW>(source),
             _ => return None,

@@ -99,7 +99,7 @@ impl Pair {
     }
 
     fn to<S: Storage + Lane, T: Storage + Lane>(self) -> Option<Box<dyn Stage>> {
-        if size_of::<S>() < size_of::<T>() {
+        if const { size_of::<S>() < size_of::<T>() } {
             self.by::<T, S, T, false>()
         } else {
             self.by::<S, S, T, false>()

@@ -159,7 +159,7 @@ fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> 
 fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     usual(vectors, request, source).or_else(|| match shape_of(&request.target.float()?) {
         // float32 has a faster way to nearest.
-        None if F::SIZE <= F32Source::SIZE && request.rounding() != Rounding::NearestEven => {
+        None if const { F::SIZE <= F32Source::SIZE } && request.rounding() != Rounding::NearestEven => {
             to_byte::rounded_stage(vectors, request, source)
         }
         _ => through(vectors, request, source),
@@ -169,11 +169,11 @@ fn from<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Optio
 /// Makes the loop for the default rounding.
 fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     match shape_of(&request.target.float()?) {
-        Some(Shape::F32) => to_f32(vectors, request, source),
         Some(Shape::Bf16) => to_u16::to_bf16(vectors, request, source),
         Some(Shape::F16) => to_u16::to_f16(vectors, request, source),
-        // float64 goes through float32 to bytes.
-        None if F::SIZE > F32Source::SIZE => None,
+        // float64 goes through float32 to bytes, and has a loop to float32 elsewhere.
+        _ if const { F::SIZE > F32Source::SIZE } => None,
+        Some(Shape::F32) => to_f32(vectors, request, source),
         None => to_byte(vectors, request, source),
     }
 }
@@ -181,7 +181,7 @@ fn usual<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opti
 /// Makes the fastest stage of a level to a target of 8 bits or fewer.
 fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Option<Box<dyn Stage>> {
     // Formats of 16 bits have ways of their own.
-    if F::SIZE == F16Source::SIZE {
+    if const { F::SIZE == F16Source::SIZE } {
         return to_byte::stage(vectors, request, source);
     }
     product_to_byte(request, source, vectors.level()).or_else(|| to_byte::stage(vectors, request, source))
@@ -229,7 +229,7 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         None => Ties::OF_BYTES,
     };
     let decided = Decided::new(source, factor, ties);
-    if F::SIZE == F32Source::SIZE {
+    if const { F::SIZE == F32Source::SIZE } {
         let stage = match shape {
             Some(Shape::Bf16) => to_u16::to_bf16(vectors, request, decided),
             Some(_) => to_u16::to_f16(vectors, request, decided),
@@ -264,7 +264,11 @@ fn scaled<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
         Some(Shape::Bf16) => {
             to_u16::to_bf16(vectors, request, RoundedNormal { rounded, exact: Times { source, factor } })
         }
-        Some(_) => to_u16::to_f16(vectors, request, rounded),
+        Some(_) if request.rounding() == Rounding::NearestEven => {
+            // Those that are limited have no loop of their own.
+            to_u16::to_f16(vectors, request, rounded).or_else(|| through(vectors, request, rounded))
+        }
+        Some(_) => None,
         None => product_to_byte(request, rounded, vectors.level()),
     };
     let factor = f64::from(equal);
@@ -276,7 +280,12 @@ fn to_f32<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Opt
     if request.keeps_specials() {
         return Some(to_f32::stage(vectors, source));
     }
-    to_f32::limited_stage(vectors, request, source)
+    if F::PLAIN {
+        return to_f32::limited_stage(vectors, request, source);
+    }
+    // Products that are limited are too rare for a loop of their own.
+    let limited = to_f32::limited_stage(vectors, request, F32Source)?;
+    Some(through_f32::stage(vectors, source, limited, request.target))
 }
 
 /// Makes the stage to float32 with a factor that is normal there, held exactly or not.
@@ -292,13 +301,13 @@ fn product<V: Vector, F: Floats>(
         return to_f32(vectors, request, Rounded { source, factor: as_f32 });
     }
     let significant = request.source.float().map_or(u8::BITS, |spec| spec.mantissa_bits + 1);
-    match Factor::new(factor) {
-        Some(factor) if F::SIZE == 4 => {
-            to_f32(vectors, request, ErrorFreeProduct::<F, false> { source, factor })
+    if let Some(factor) = Factor::new(factor) {
+        if const { F::SIZE == F32Source::SIZE } {
+            return to_f32(vectors, request, ErrorFreeProduct::<F, false> { source, factor });
         }
-        Some(factor) if factor.is_decided(significant, vectors.level()) => {
-            to_f32(vectors, request, ErrorFreeProduct::<F, true> { source, factor })
+        if factor.is_decided(significant, vectors.level()) {
+            return to_f32(vectors, request, ErrorFreeProduct::<F, true> { source, factor });
         }
-        _ => to_f32(vectors, request, Wide { source, factor }),
     }
+    to_f32(vectors, request, Wide { source, factor })
 }

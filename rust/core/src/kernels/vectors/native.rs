@@ -54,9 +54,8 @@ fn to<V: Conversions, F: Floats>(
             to_integer::low_bits(vectors, target, overflow)
         }
         (Kind::Integer { signed }, bits) => to_integer::stage(vectors, source, bits, signed),
-        (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() && F::SIZE < 8 => {
-            Some(to_f64::stage(vectors, source))
-        }
+        _ if const { F::SIZE == F64Source::SIZE } => None,
+        (Kind::Float(spec), _) if spec == pivot_spec::<Binary64>() => Some(to_f64::stage(vectors, source)),
         _ => None,
     }
 }

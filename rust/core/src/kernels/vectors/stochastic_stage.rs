@@ -254,7 +254,9 @@ fn to<V: StochasticOps, F: Floats>(
     };
     match (shape_of(&target), request.target.item_size()) {
         (Some(Shape::Bf16), _) => Some(boxed::<V, F, Bf16Codes, 2>(vectors, source, rule)),
-        (Some(Shape::F16), _) if F::SIZE == 4 => Some(boxed::<V, F, U16Codes, 2>(vectors, source, rule)),
+        (Some(Shape::F16), _) if const { F::SIZE == 4 } => {
+            Some(boxed::<V, F, U16Codes, 2>(vectors, source, rule))
+        }
         (None, 1) => Some(boxed::<V, F, ByteCodes, 1>(vectors, source, rule)),
         _ => None,
     }

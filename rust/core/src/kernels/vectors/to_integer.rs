@@ -92,12 +92,12 @@ pub(super) fn stage<V: Conversions, F: Floats>(
         (16, true) => Some(in_steps::<V, _, 2>(vectors, ToIntegers::<F, true>(source))),
         (16, false) => Some(in_steps::<V, _, 2>(vectors, ToIntegers::<F, false>(source))),
         (32, true) => Some(in_steps::<V, _, 4>(vectors, ToIntegers::<F, true>(source))),
-        (32, false) if F::SIZE != 2 || F::SHIFTED => {
-            Some(in_steps::<V, _, 4>(vectors, ToIntegers::<F, false>(source)))
-        }
-        // Other sources of 16 bits reach wider integers through float32.
-        (64, true) if F::SIZE != 2 => Some(in_steps::<V, _, 8>(vectors, ToIntegers::<F, true>(source))),
-        (64, false) if F::SIZE != 2 => Some(in_steps::<V, _, 8>(vectors, ToIntegers::<F, false>(source))),
+        // Sources of 16 bits reach wider integers through float32.
+        (32, false) if const { F::SIZE == 2 && !F::SHIFTED } => None,
+        (32, false) => Some(in_steps::<V, _, 4>(vectors, ToIntegers::<F, false>(source))),
+        _ if const { F::SIZE == 2 } => None,
+        (64, true) => Some(in_steps::<V, _, 8>(vectors, ToIntegers::<F, true>(source))),
+        (64, false) => Some(in_steps::<V, _, 8>(vectors, ToIntegers::<F, false>(source))),
         _ => None,
     }
 }

@@ -74,22 +74,22 @@ pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<
     Some(in_steps::<V, _, 2>(vectors, Recoded(Specials::of(request)?)))
 }
 
-/// Makes the stage to bf16 in the default rounding.
+/// Makes the stage to bf16 in the default rounding, if there is one.
 pub(super) fn to_bf16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(boxed::<V, F, Bf16Codes<true>>(vectors, source, usual_specials(request)?))
+    boxed::<V, F, Bf16Codes<true>>(vectors, source, usual_specials(request)?)
 }
 
-/// Makes the stage to float16 in the default rounding.
+/// Makes the stage to float16 in the default rounding, if there is one.
 pub(super) fn to_f16<V: Vector, F: Floats>(
     vectors: V,
     request: &Request,
     source: F,
 ) -> Option<Box<dyn Stage>> {
-    Some(boxed::<V, F, F16Codes<{ rounding::NEAREST_EVEN }>>(vectors, source, usual_specials(request)?))
+    boxed::<V, F, F16Codes<{ rounding::NEAREST_EVEN }>>(vectors, source, usual_specials(request)?)
 }
 
 fn usual_specials(request: &Request) -> Option<Specials> {
@@ -103,8 +103,8 @@ pub(super) fn rounded_stage<V: Vector>(
     target: Shape,
 ) -> Option<Box<dyn Stage>> {
     let specials = Specials::of(request)?;
-    Some(match (target, request.rounding()) {
-        (_, Rounding::Stochastic | Rounding::NearestEven) | (Shape::F32, _) => return None,
+    match (target, request.rounding()) {
+        (_, Rounding::Stochastic | Rounding::NearestEven) | (Shape::F32, _) => None,
         (Shape::Bf16, _) => boxed::<V, _, Bf16Codes<false>>(vectors, F32Source, specials),
         (Shape::F16, Rounding::NearestAway) => boxed::<V, _, AwayF16Codes>(vectors, F32Source, specials),
         (Shape::F16, Rounding::TowardsZero) => {
@@ -116,17 +116,29 @@ pub(super) fn rounded_stage<V: Vector>(
         (Shape::F16, Rounding::TowardsNegative) => {
             boxed::<V, _, F16Codes<{ rounding::TOWARDS_NEGATIVE }>>(vectors, F32Source, specials)
         }
-    })
+    }
 }
 
-fn boxed<V: Vector, F: Floats, H: U16Codes>(vectors: V, source: F, specials: Specials) -> Box<dyn Stage> {
+/// Products that are limited have none: they are rare, and pass through float32.
+fn boxed<V: Vector, F: Floats, H: U16Codes>(
+    vectors: V,
+    source: F,
+    specials: Specials,
+) -> Option<Box<dyn Stage>> {
     let halves = PhantomData;
-    // One loop for those that are slow to load: to clamp them to infinity changes nothing.
-    let is_slow = F::MOST.is_some();
-    let overflows = F::MOST.is_none_or(|most| most > H::MOST);
-    if overflows && (is_slow || specials.limits()) {
-        in_steps::<V, _, 2>(vectors, ToU16::<F, H, true> { source, specials, halves })
-    } else {
-        in_steps::<V, _, 2>(vectors, ToU16::<F, H, false> { source, specials, halves })
+    // Conditions are constants where loops depend on types, so that none is compiled that is not used.
+    if const { matches!(F::MOST, Some(most) if most <= H::MOST) } {
+        return Some(in_steps::<V, _, 2>(vectors, ToU16::<F, H, false> { source, specials, halves }));
     }
+    // One loop for those that are slow to load: to clamp them to infinity changes nothing.
+    if const { F::MOST.is_some() } {
+        return Some(in_steps::<V, _, 2>(vectors, ToU16::<F, H, true> { source, specials, halves }));
+    }
+    if !specials.limits() {
+        return Some(in_steps::<V, _, 2>(vectors, ToU16::<F, H, false> { source, specials, halves }));
+    }
+    if F::PLAIN {
+        return Some(in_steps::<V, _, 2>(vectors, ToU16::<F, H, true> { source, specials, halves }));
+    }
+    None
 }

@@ -10,7 +10,7 @@ use super::values::CodeValues;
 use crate::cast::Prepared;
 use crate::cpu::Level;
 use crate::error::Error;
-use crate::format::Kind;
+use crate::format::{Format, Kind};
 use crate::kernels::vectors::shapes::shape_of;
 use crate::quantization::arithmetic::{LANES, PIECE};
 use crate::quantization::packing::Packing;
@@ -33,65 +33,23 @@ const LONG: usize = 1 << 21;
 /// # Safety
 /// As for [`decode`](super::decode), of group indices, divisors and a global scale.
 pub(super) unsafe fn plan<T: Real>(decoding: Decoding, out: &Array) -> Result<Decoder<T>, Error> {
-    if out.format.float().is_none() {
-        return refuse(format!("out has dtype {}; use a real float.", out.format.name()));
-    }
-    let extent = Extent::of("out", out, decoding.block)?;
-    let (stack, level) = (extent.stack.len(), Level::active());
-    let high = decoding.high.as_ref();
-    let containers = Containers {
-        data: rows_of_containers("data", &decoding.data, (decoding.packing, decoding.bits), &extent)?,
-        high: high.map(|high| rows_of_containers("high", high, (Packing::Dense, 1), &extent)).transpose()?,
-        packing: decoding.packing,
-        bits: decoding.bits,
-        level,
-    };
-    let values = code_values::<T>(&decoding)?;
-    let grouped = decoding.group_index.is_some();
-    let per_block = |argument: &str, array: &Option<Array>| {
-        array.as_ref().map(|array| PerBlock::new(argument, array, &extent, grouped)).transpose()
-    };
-    let scale = per_block("scale", &decoding.scale)?;
-    let zero_point = per_block("zero_point", &decoding.zero_point)?;
-    let bias = per_block("bias", &decoding.bias)?;
-    let widths = [&scale, &zero_point, &bias].map(|items| items.as_ref().map(|items| items.items.width()));
     // SAFETY: the caller's promise.
-    let (global, groups, divisors) = unsafe {
-        (
-            extent.per_matrix(decoding.global_scale.as_ref().map(|(array, _)| array))?,
-            decoding.group_index.as_ref().map(|array| group_index(array, &extent, widths)).transpose()?,
-            decoding.divisor.as_ref().map(|array| per_row(array, &extent)).transpose()?,
-        )
-    };
-    let results = Results {
-        out: Rows::new(out, stack),
-        cast: Prepared::new(format::<T>(), None, out.format)?,
-        shape: out.format.float().and_then(|spec| shape_of(&spec)),
-    };
-    let narrows = decoding.narrow && decoding.bias.is_some() && out.format != format::<T>();
-    let narrowing = || {
-        let to_narrow = Prepared::new(format::<T>(), None, out.format)?;
-        Ok(Narrowing { to_narrow, to_real: Prepared::new(out.format, None, format::<T>())? })
-    };
-    let unit = decoding.packing.unit(decoding.bits);
-    let is_dense = containers.data.is_in_runs()
-        && results.out.is_dense()
-        && containers.high.as_ref().is_none_or(Rows::is_in_runs);
-    let (widest, tall) = if is_dense { (widest(&extent), 1) } else { (NARROW, TALL) };
-    let products = bf16_products(&decoding, &extent, level)?;
-    let only_scales = only_scales(&decoding);
-    let is_float = matches!(decoding.meaning, Meaning::Format(format) if format.float().is_some());
+    let plan = unsafe { Plan::new(decoding, out, format::<T>())? };
+    let Plan { extent, containers, values, results, per_block, numbers, narrowing, decoding, .. } = plan;
+    let [scale, zero_point, bias] = per_block;
+    let reals = |numbers: Vec<f32>| numbers.into_iter().map(T::from_f32).collect();
+    let level = plan.level;
     let arithmetic = BlockArithmetic {
         scale,
         zero_point,
         bias,
-        global: global.into_iter().map(T::from_f32).collect(),
+        global: reals(numbers.global),
         global_use: decoding.global_scale.as_ref().map(|&(_, global_use)| global_use),
-        groups,
+        groups: numbers.groups,
         offset: T::from_f32(decoding.offset as f32),
         scale_divides: decoding.scale_divides,
         exact: decoding.exact,
-        narrowing: narrows.then(narrowing).transpose()?,
+        narrowing,
         level,
         is_odd: decoding.exact && out.format != format::<T>(),
     };
@@ -102,21 +60,126 @@ pub(super) unsafe fn plan<T: Real>(decoding: Decoding, out: &Array) -> Result<De
         arithmetic: &arithmetic,
         results: &results,
     };
-    let tables = if divisors.is_some() { None } else { Tables::new(parts, is_float, only_scales) };
+    let has_tables = numbers.divisors.is_none();
+    let tables = if has_tables { Tables::new(parts, plan.is_float, only_scales(&decoding)) } else { None };
     Ok(Decoder {
         containers,
         values,
         arithmetic,
-        products,
-        divisors: divisors.map(|values| values.into_iter().map(T::from_f32).collect()),
+        products: plan.products,
+        divisors: numbers.divisors.map(reals),
         results,
         tables,
         global_scale: decoding.global_scale,
-        wide: widest / unit * unit,
-        tall,
+        wide: plan.wide,
+        tall: plan.tall,
         level,
         extent,
     })
+}
+
+/// What is decided whichever floats blocks are computed in.
+struct Plan {
+    extent: Extent,
+    containers: Containers,
+    values: CodeValues,
+    results: Results,
+    /// Scales, zero points and biases.
+    per_block: [Option<PerBlock>; 3],
+    numbers: Numbers,
+    narrowing: Option<Narrowing>,
+    products: Option<Bf16Products>,
+    /// Codes are those of a float.
+    is_float: bool,
+    wide: usize,
+    tall: usize,
+    level: Level,
+    decoding: Decoding,
+}
+
+/// What is read when a decoding is planned.
+struct Numbers {
+    global: Vec<f32>,
+    groups: Option<Vec<u32>>,
+    divisors: Option<Vec<f32>>,
+}
+
+impl Plan {
+    /// Makes one for blocks that are computed in a format.
+    ///
+    /// # Safety
+    /// As for [`plan`].
+    unsafe fn new(decoding: Decoding, out: &Array, real: Format) -> Result<Self, Error> {
+        if out.format.float().is_none() {
+            return refuse(format!("out has dtype {}; use a real float.", out.format.name()));
+        }
+        let extent = Extent::of("out", out, decoding.block)?;
+        let (stack, level) = (extent.stack.len(), Level::active());
+        let high = decoding.high.as_ref();
+        let containers = Containers {
+            data: rows_of_containers("data", &decoding.data, (decoding.packing, decoding.bits), &extent)?,
+            high: high
+                .map(|high| rows_of_containers("high", high, (Packing::Dense, 1), &extent))
+                .transpose()?,
+            packing: decoding.packing,
+            bits: decoding.bits,
+            level,
+        };
+        let values = code_values(&decoding, real)?;
+        let grouped = decoding.group_index.is_some();
+        let per_block = |argument: &str, array: &Option<Array>| {
+            array.as_ref().map(|array| PerBlock::new(argument, array, &extent, grouped)).transpose()
+        };
+        let per_block = [
+            per_block("scale", &decoding.scale)?,
+            per_block("zero_point", &decoding.zero_point)?,
+            per_block("bias", &decoding.bias)?,
+        ];
+        let widths = per_block.each_ref().map(|items| items.as_ref().map(|items| items.items.width()));
+        // SAFETY: the caller's promise.
+        let numbers = unsafe {
+            Numbers {
+                global: extent.per_matrix(decoding.global_scale.as_ref().map(|(array, _)| array))?,
+                groups: decoding
+                    .group_index
+                    .as_ref()
+                    .map(|array| group_index(array, &extent, widths))
+                    .transpose()?,
+                divisors: decoding.divisor.as_ref().map(|array| per_row(array, &extent)).transpose()?,
+            }
+        };
+        let results = Results {
+            out: Rows::new(out, stack),
+            cast: Prepared::new(real, None, out.format)?,
+            shape: out.format.float().and_then(|spec| shape_of(&spec)),
+        };
+        let narrows = decoding.narrow && decoding.bias.is_some() && out.format != real;
+        let narrowing = || {
+            let to_narrow = Prepared::new(real, None, out.format)?;
+            Ok(Narrowing { to_narrow, to_real: Prepared::new(out.format, None, real)? })
+        };
+        let unit = decoding.packing.unit(decoding.bits);
+        let is_dense = containers.data.is_in_runs()
+            && results.out.is_dense()
+            && containers.high.as_ref().is_none_or(Rows::is_in_runs);
+        let (widest, tall) = if is_dense { (widest(&extent), 1) } else { (NARROW, TALL) };
+        let is_float = matches!(decoding.meaning, Meaning::Format(format) if format.float().is_some());
+        Ok(Self {
+            products: bf16_products(&decoding, &extent, level)?,
+            narrowing: narrows.then(narrowing).transpose()?,
+            wide: widest / unit * unit,
+            extent,
+            containers,
+            values,
+            results,
+            per_block,
+            numbers,
+            is_float,
+            tall,
+            level,
+            decoding,
+        })
+    }
 }
 
 /// Takes an array of containers.
@@ -143,12 +206,12 @@ fn rows_of_containers(
     Ok(Rows::new(array, extent.stack.len()))
 }
 
-/// Returns what codes mean.
-fn code_values<T: Real>(decoding: &Decoding) -> Result<CodeValues, Error> {
+/// Returns what codes mean, as floats of a format.
+fn code_values(decoding: &Decoding, real: Format) -> Result<CodeValues, Error> {
     let bits = decoding.bits + u32::from(decoding.high.is_some());
     match &decoding.meaning {
         &Meaning::Format(element) if element.row().bits <= 8 && bits <= 8 => {
-            Ok(CodeValues::Cast(Prepared::new(element, None, format::<T>())?))
+            Ok(CodeValues::Cast(Prepared::new(element, None, real)?))
         }
         Meaning::Map(map) if map.len() == 1 << bits => {
             let mut entries = Box::new([0f32; 256]);

@@ -165,7 +165,10 @@ impl<T: Real> Codes<T> {
         (codes, count): (*mut u8, usize),
     ) {
         let Values { first, float } = values;
-        if let (Float::Bf16, Some(Limits { low, high }), true) = (float, self.limits, self.rounds_to_even()) {
+        if T::IS_SINGLE
+            && let (Float::Bf16, Some(Limits { low, high }), true) =
+                (float, self.limits, self.rounds_to_even())
+        {
             let limits = (low.to_f64() as f32, high.to_f64() as f32);
             // SAFETY: so many values of 16 bits are readable, and as many codes writable.
             return unsafe {

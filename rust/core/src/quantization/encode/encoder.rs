@@ -141,7 +141,7 @@ impl<T: Real> Encoder<T> {
             self.by_tables.is_some_and(ByTables::is_of_scales) && self.search.is_none() && self.joins();
         // SAFETY: the caller's promise.
         let amax = unsafe {
-            if is_kept {
+            if T::IS_SINGLE && is_kept {
                 self.amaxes.find_shorts((self.wide, self.tall), threads)
             } else {
                 block_amax(&self.x, threads)?
@@ -200,7 +200,9 @@ impl<T: Real> Encoder<T> {
     unsafe fn item(&self, item: &Item, joins: bool, buffers: &mut Buffers<T>) -> bool {
         let mut is_finite = true;
         let (place, columns, width) = (item.place(), Columns::of(&item.columns), self.extent.columns);
-        if let Some(by_tables) = self.by_tables {
+        if T::IS_SINGLE
+            && let Some(by_tables) = self.by_tables
+        {
             let elements = place.rows * columns.count;
             let Buffers { tables, elements: Elements { values, .. }, .. } = buffers;
             by_tables.begin_item(self.reference(), place.matrix, elements, tables, values);
@@ -243,7 +245,9 @@ impl<T: Real> Encoder<T> {
             if !self.find_scales(place, columns, span, buffers) {
                 return false;
             }
-            if let Some(by_tables) = self.by_tables {
+            if T::IS_SINGLE
+                && let Some(by_tables) = self.by_tables
+            {
                 let Buffers { elements: Elements { values, .. }, scales, tables, .. } = buffers;
                 let elements = place.rows * width.min(columns.count);
                 by_tables.find_block_tables(self.reference(), elements, &scales.factors, tables, values);
@@ -279,7 +283,7 @@ impl<T: Real> Encoder<T> {
         let (matrix, width) = (place.matrix, self.extent.block.1);
         let has_tables = self.by_tables.is_some() && tables.has_item() && !self.amaxes.has_grid();
         // Stored scales follow from the largest magnitudes as bf16, and codes from scales.
-        if has_tables && self.search.is_none() {
+        if T::IS_SINGLE && has_tables && self.search.is_none() {
             let BlockAmaxes { shorts, .. } = amaxes;
             // SAFETY: the caller's promise.
             let most = unsafe { self.amaxes.measure_shorts(place, columns, span, elements, shorts) };
@@ -303,8 +307,10 @@ impl<T: Real> Encoder<T> {
                 search.improve((place, columns, width), by, (elements, searched), amaxes, scales);
             }
             self.scales.find_factors(matrix, amaxes, scales);
-            let known = has_tables.then_some((most, &amaxes.shorts[..]));
-            tables.find_band(self.level, known, &scales.bytes);
+            if T::IS_SINGLE {
+                let known = has_tables.then_some((most, &amaxes.shorts[..]));
+                tables.find_band(self.level, known, &scales.bytes);
+            }
         }
         true
     }
@@ -322,7 +328,7 @@ impl<T: Real> Encoder<T> {
         let room = elements.values.0.as_mut_ptr();
         // SAFETY: the caller's promise, and the buffers have room for a piece.
         let operands = unsafe {
-            let (area, float) = if source.is_bf16() && self.codes.shift != Some(Shift::Bias) {
+            let (area, float) = if T::IS_SINGLE && source.is_bf16() && self.codes.shift != Some(Shift::Bias) {
                 (source.read(place, columns, &mut elements.stored), Float::Bf16)
             } else {
                 (source.load(place, columns, &mut elements.stored, room).cast(), Float::F32)
@@ -340,7 +346,9 @@ impl<T: Real> Encoder<T> {
         let to = target.bytes().unwrap_or(codes.codes.0.as_mut_ptr());
         // SAFETY: as above.
         unsafe {
-            if let Some(by_tables) = self.by_tables {
+            if T::IS_SINGLE
+                && let Some(by_tables) = self.by_tables
+            {
                 let reference = self.reference();
                 let nibbles = target.nibbles.filter(|&form| by_tables.has_form(reference, form, &operands));
                 let to = nibbles.map_or((to, Form::Bytes), |form| (target.first, form));

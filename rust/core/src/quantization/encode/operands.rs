@@ -65,6 +65,31 @@ pub struct Encoding {
     pub nan_scales: bool,
 }
 
+impl Encoding {
+    /// Returns that of a weight by a scheme without options: in its blocks, by its first recipe, packed densely.
+    #[must_use]
+    pub fn new(x: Array, scheme: &'static Scheme) -> Self {
+        Self {
+            x,
+            scheme,
+            recipe: None,
+            block: scheme.block,
+            packing: Packing::Dense,
+            offset: 0,
+            rule: None,
+            amax: None,
+            global_scale: None,
+            global_max: None,
+            scales: ScaleChoice::Amax,
+            importance: None,
+            code_map: None,
+            rounding: None,
+            seed: 0,
+            nan_scales: false,
+        }
+    }
+}
+
 /// What an encoding writes.
 #[derive(Clone, Debug)]
 pub struct Encoded {

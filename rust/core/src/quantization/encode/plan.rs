@@ -88,7 +88,7 @@ pub(super) unsafe fn plan<T: Real>(
         let saturates = worth(&spec, spec.max_code()) < LARGEST_SCALE;
         let finite = encoding.amax.is_none() && !encoding.nan_scales && !saturates;
         if at_once && source.is_bf16() && finite { Float::Bf16 } else { Float::F32 }
-    } else if at_once && fits_odd_bf16 && size_of::<T>() == size_of::<f32>() && ties == Ties::Even {
+    } else if at_once && fits_odd_bf16 && T::IS_SINGLE && ties == Ties::Even {
         Float::OddBf16
     } else {
         Float::F32
@@ -180,8 +180,11 @@ pub(super) unsafe fn plan<T: Real>(
         let name = to.scale.format.name();
         return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));
     }
-    let reference = Reference { scales: &scales, codes: &codes };
-    let by_tables = ByTables::new(&source, reference, extent.block.1);
+    let by_tables = if T::IS_SINGLE {
+        ByTables::new(&source, Reference { scales: &scales, codes: &codes }, extent.block.1)
+    } else {
+        None
+    };
     let has_extremes = is_asymmetric || to.bias.is_some();
     let amaxes =
         Amaxes::new(source, extent.clone(), has_extremes, given.map(T::from_f64), encoding.nan_scales);

@@ -135,7 +135,7 @@ impl<T: Real> Source<T> {
         elements: &mut Elements<T>,
     ) {
         let Elements { stored, values } = elements;
-        if self.is_short() {
+        if T::IS_SINGLE && self.is_short() {
             shorts.clear();
             shorts.resize(amax.len(), 0);
             // SAFETY: the caller's promise; there are as many.

@@ -28,9 +28,10 @@ impl Zeros {
     ) -> Operands {
         // SAFETY: the caller's promise.
         operands.area = unsafe {
-            match operands.float {
-                Float::Bf16 => self.replace::<T, u16>(&operands, scales, room),
-                _ => self.replace::<T, T::Bits>(&operands, scales, room),
+            if T::IS_SINGLE && operands.float == Float::Bf16 {
+                self.replace::<T, u16>(&operands, scales, room)
+            } else {
+                self.replace::<T, T::Bits>(&operands, scales, room)
             }
         };
         operands

@@ -106,7 +106,6 @@ impl ByTables {
     ) -> Option<Self> {
         let Reference { scales, codes } = reference;
         let plain = source.is_bf16()
-            && size_of::<T>() == size_of::<f32>()
             && codes.shift.is_none()
             && codes.map.is_none()
             && !codes.allows_nan
