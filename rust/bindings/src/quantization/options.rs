@@ -48,7 +48,6 @@ impl<'py> DecodeOptions<'py> {
         keywords.fill("global_scale", &mut options.global_scale)?;
         keywords.fill("global_use", &mut options.global_use)?;
         keywords.fill("offset", &mut options.offset)?;
-        keywords.fill("importance", &mut options.importance)?;
         keywords.fill("zero_point", &mut options.zero_point)?;
         keywords.fill("bias", &mut options.bias)?;
         keywords.fill("group_index", &mut options.group_index)?;
@@ -107,6 +106,7 @@ impl<'py> EncodeOptions<'py> {
         keywords.fill("global_scale", &mut options.global_scale)?;
         keywords.fill("global_max", &mut options.global_max)?;
         keywords.fill("scales", &mut options.scales)?;
+        keywords.fill("importance", &mut options.importance)?;
         keywords.fill("zero_point", &mut options.zero_point)?;
         keywords.fill("bias", &mut options.bias)?;
         keywords.fill("code_map", &mut options.code_map)?;
