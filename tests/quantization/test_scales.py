@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -117,6 +118,38 @@ def test_bits_do_not_depend_on_levels_threads_and_neighbors(scheme: str, dtype: 
             width = row.block[1]
             expected = first.scale.reshape(40, -1)[:rows, : columns // width]
             assert other.scale.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("scheme", [row.name for row in SEARCHED])
+def test_bits_of_large_arrays_are_those_of_their_rows(scheme: str) -> None:
+    """Rows that are encoded alone have the scales and codes that they have among others."""
+    row = next(row for row in SEARCHED if row.name == scheme)
+    random = np.random.default_rng(9)
+    x = random.standard_t(3, (48, 1600)) * np.exp(3 * random.standard_normal((48, 1)))
+    x[:, ::7] *= random.choice([0, 1, 1e-3, 1e-8], (48, 229))
+    x[5], x[6, 3], x[7] = 0, 1e-38, 1e-39
+    x[8] = random.integers(-6, 7, 1600) * 0.25
+    x[9], x[10], x[11] = x[9] * 1e30, x[10] * 1e-30, 1
+    x = x.astype(ml_dtypes.bfloat16)
+    choices: list[tuple[Any, Any]] = [("best", None)]
+    if row.global_scale:
+        choices += [("four_over_six", None), ("best", (16, 16))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of scales beyond their format
+        for recipe, (scales, block) in itertools.product(row.recipes, choices):
+            if block and recipe != row.recipes[0]:
+                continue
+            options: dict[str, Any] = {"recipe": recipe, "scales": scales, "block": block}
+            is_alone = row.global_scale and recipe != "mlx"
+            largest = {"amax": float(np.abs(x).max())} if is_alone else {}
+            for level in LEVELS:
+                with at_level(level):
+                    whole = quantize(x, scheme, **options, **largest)
+                decoded = dequantize(whole, np.float32)
+                for start in range(0, 48, 16):
+                    part = quantize(x[start : start + 16], scheme, **options, **largest)
+                    expected = dequantize(part, np.float32)
+                    np.testing.assert_array_equal(decoded[start : start + 16], expected)
 
 
 @pytest.mark.parametrize("scheme", [row.name for row in SEARCHED])

@@ -43,6 +43,9 @@ type Lanes<T> = [T; LANES];
 /// Elements of a block whose squares are added between two accesses to sums.
 const CHUNK: usize = 4;
 
+/// Numbers for the elements of blocks, a lane for each block.
+type Chunks = [[Lanes<f32>; CHUNK]];
+
 /// More than the roundings of a few operations of float32.
 const ROUNDED_UP: f32 = 1.0 + 1.0 / 1_048_576.0;
 
@@ -239,7 +242,13 @@ impl ScaleSearch {
                 }
                 let to_four = to_four.is_some().then_some(other);
                 let (elements, weights) = (&mut room.elements[..], &mut room.weights[..]);
-                let search = Search { level, elements, weights, amax, own, to_four, grid: self.grid, stored };
+                let farthest = if self.is_weighted() {
+                    Farthest::find(elements, weights, &amax)
+                } else {
+                    Farthest { magnitudes: amax, weights: [1.0; LANES] }
+                };
+                let grid = self.grid;
+                let search = Search { level, elements, weights, farthest, amax, own, to_four, grid, stored };
                 let found = level.run(search);
                 for (byte, code) in blocks.bytes[blocks_of_group].iter_mut().zip(found) {
                     *byte = code as u8;
@@ -262,7 +271,7 @@ unsafe fn spread_rows<T: Real>(
     level: Level,
     (area, start): (Area<*const T>, usize),
     (width, most): (usize, usize),
-    to: &mut [[Lanes<f32>; CHUNK]],
+    to: &mut Chunks,
 ) {
     if area.columns < LANES * width || !(area.rows * most).is_multiple_of(CHUNK) {
         to.fill([[0.0; LANES]; CHUNK]);
@@ -302,9 +311,10 @@ unsafe fn spread<T: Real>(
 /// two, those of the others as well.
 struct Search<'a> {
     level: Level,
-    elements: &'a mut [[Lanes<f32>; CHUNK]],
+    elements: &'a mut Chunks,
     /// What errors are multiplied by, for each element; or none.
-    weights: &'a mut [[Lanes<f32>; CHUNK]],
+    weights: &'a Chunks,
+    farthest: Farthest,
     amax: Lanes<f32>,
     own: Lanes<u32>,
     to_four: Option<Lanes<u32>>,
@@ -317,13 +327,14 @@ impl Kernel for Search<'_> {
 
     #[inline(always)]
     fn run(self) -> Lanes<u32> {
-        let Self { level, elements, weights, amax, own, to_four, grid, stored } = self;
+        let Self { level, elements, weights, farthest, amax, own, to_four, grid, stored } = self;
         // The largest magnitudes come between 1 and 2, so that no square underflows.
-        let (mut power, mut top) = ([0f32; LANES], [0f32; LANES]);
+        let (mut power, mut top, mut far) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
         for lane in 0..LANES {
             let exponent = (amax[lane].to_bits() >> Binary32::MANTISSA).min(253);
             power[lane] = f32::from_bits((254 - exponent) << Binary32::MANTISSA);
             top[lane] = amax[lane] * power[lane];
+            far[lane] = farthest.magnitudes[lane] * power[lane];
         }
         for chunk in &mut *elements {
             for element in chunk {
@@ -334,8 +345,6 @@ impl Kernel for Search<'_> {
                 *element = values;
             }
         }
-        normalize(weights);
-        let (far, weight) = farthest(elements, weights, top);
         // A scale may not be left out for the rounding of this.
         let twice = 2.0 / grid.limit * ROUNDED_UP;
         let (mut codes, mut scales) = ([[0; LANES]; 2], [[0f32; LANES]; 2]);
@@ -375,7 +384,7 @@ impl Kernel for Search<'_> {
                 scales[0][lane] = stored.value(next) * power[lane];
                 scales[1][lane] = stored.value(after) * power[lane];
                 let lost = far[lane] - grid.max * scales[0][lane];
-                let may_be_less = (lost < 0.0) | (lost * lost * weight[lane] < least[lane]);
+                let may_be_less = (lost < 0.0) | (lost * lost * farthest.weights[lane] < least[lane]);
                 goes_on |= u32::from(may_be_less & (next < last));
             }
             if goes_on == 0 || to_four.is_some() {
@@ -404,7 +413,7 @@ impl Kernel for Search<'_> {
 fn errors(
     level: Level,
     clips: bool,
-    (elements, weights): (&[[Lanes<f32>; CHUNK]], &[[Lanes<f32>; CHUNK]]),
+    (elements, weights): (&Chunks, &Chunks),
     scales: &[Lanes<f32>; 2],
     grid: Grid,
 ) -> [Lanes<f32>; 2] {
@@ -417,50 +426,41 @@ fn errors(
     }
 }
 
-/// Divides weights of blocks by the largest of the block; makes those 1 that are all 0. So equal ones are 1.
-#[inline(always)]
-fn normalize(weights: &mut [[Lanes<f32>; CHUNK]]) {
-    let mut most = [0f32; LANES];
-    for weight in weights.as_flattened() {
-        for lane in 0..LANES {
-            most[lane] = if weight[lane] > most[lane] { weight[lane] } else { most[lane] };
-        }
-    }
-    for weight in weights.as_flattened_mut() {
-        for lane in 0..LANES {
-            weight[lane] = if most[lane] > 0.0 { weight[lane] / most[lane] } else { 1.0 };
-        }
-    }
+/// The element of each block that loses most where all become 0: its magnitude, and the weight of its error.
+struct Farthest {
+    magnitudes: Lanes<f32>,
+    weights: Lanes<f32>,
 }
 
-/// Returns the element of each block that loses most where all become 0, and its weight: without weights, the largest one.
-#[inline(always)]
-fn farthest(
-    elements: &[[Lanes<f32>; CHUNK]],
-    weights: &[[Lanes<f32>; CHUNK]],
-    top: Lanes<f32>,
-) -> (Lanes<f32>, Lanes<f32>) {
-    if weights.is_empty() {
-        return (top, [1.0; LANES]);
-    }
-    let (mut most, mut far, mut weight_of_far) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
-    for (element, weight) in elements.as_flattened().iter().zip(weights.as_flattened()) {
+impl Farthest {
+    /// Finds them, and divides weights by the largest of their block, so that equal ones are 1; where all are 0, they become 1.
+    // One function for all levels: it takes little time beside the search.
+    #[inline(never)]
+    fn find(elements: &Chunks, weights: &mut Chunks, amax: &Lanes<f32>) -> Self {
+        let mut farthest = Self { magnitudes: [0.0; LANES], weights: [0.0; LANES] };
         for lane in 0..LANES {
-            let lost = element[lane] * element[lane] * weight[lane];
-            let is_farther = lost > most[lane];
-            most[lane] = if is_farther { lost } else { most[lane] };
-            far[lane] = if is_farther { element[lane] } else { far[lane] };
-            weight_of_far[lane] = if is_farther { weight[lane] } else { weight_of_far[lane] };
+            let most = weights.as_flattened().iter().fold(0f32, |most, weight| most.max(weight[lane]));
+            let mut lost = 0f32;
+            for (element, weight) in elements.as_flattened().iter().zip(weights.as_flattened_mut()) {
+                weight[lane] = if most > 0.0 { weight[lane] / most } else { 1.0 };
+                // Of the largest one, so that no square underflows.
+                let part = element[lane] / amax[lane];
+                if part * part * weight[lane] > lost {
+                    lost = part * part * weight[lane];
+                    farthest.magnitudes[lane] = element[lane].abs();
+                    farthest.weights[lane] = weight[lane];
+                }
+            }
         }
+        farthest
     }
-    (far, weight_of_far)
 }
 
 /// Sums of squared errors under two scales for each block, as one sum waits for its last addition: a function of its own, so
 /// that all its numbers stay in registers.
 struct Errors<'a, const CLIPS: bool, const WEIGHTED: bool> {
-    elements: &'a [[Lanes<f32>; CHUNK]],
-    weights: &'a [[Lanes<f32>; CHUNK]],
+    elements: &'a Chunks,
+    weights: &'a Chunks,
     scales: &'a [Lanes<f32>; 2],
     grid: Grid,
 }
@@ -483,10 +483,10 @@ impl<const CLIPS: bool, const WEIGHTED: bool> Kernel for Errors<'_, CLIPS, WEIGH
                 let (scale, inverse, mut sum) = (first[lane], inverses[lane], sums[lane]);
                 let (other_scale, other_inverse, mut other) =
                     (second[lane], other_inverses[lane], others[lane]);
-                for (element, weight) in chunk.iter().zip(weights) {
-                    let one = square::<CLIPS>(element[lane], scale, inverse, grid);
-                    let two = square::<CLIPS>(element[lane], other_scale, other_inverse, grid);
-                    let weight = weight[lane];
+                for index in 0..CHUNK {
+                    let (element, weight) = (chunk[index][lane], weights[index][lane]);
+                    let one = square::<CLIPS>(element, scale, inverse, grid);
+                    let two = square::<CLIPS>(element, other_scale, other_inverse, grid);
                     sum += if WEIGHTED { one * weight } else { one };
                     other += if WEIGHTED { two * weight } else { two };
                 }
