@@ -1,0 +1,33 @@
+"""Matrices as the blocks of bytes that llama.cpp stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import CastReport, cast, compare, decode_block_type, encode_block_type
+from castwise.quantization.producers.block_types import BLOCK_TYPES
+
+
+def encode_type(array: NDArray[Any], name: str) -> tuple[NDArray[np.uint8], CastReport | None]:
+    """Return the blocks of a matrix (rows, columns), and what its values lost.
+
+    ValueError: no float16 holds the scale of a block.
+    """
+    _, elements, size = BLOCK_TYPES[name]
+    rows, columns = array.shape
+    values = np.ascontiguousarray(cast(array, np.float32, threads=1))
+    blocks = np.empty((rows, columns // elements, size), np.uint8)
+    overflow = encode_block_type(values, blocks, name)
+    if overflow is not None:
+        row, block = divmod(overflow, columns // elements)
+        peak = float(np.abs(values.reshape(-1, elements)[overflow]).max())
+        raise ValueError(
+            f"the scale of block {block} of row {row}, whose largest magnitude is {peak:.6g}, is "
+            "beyond the range of float16"
+        )
+    decoded = np.empty(array.shape, np.float32)
+    decode_block_type(blocks, decoded, name)
+    return blocks, compare(array, decoded, measure=True, threads=1).report
