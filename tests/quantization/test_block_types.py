@@ -1,6 +1,6 @@
 """Blocks of llama.cpp: those that its own functions make, as recorded, and what they decode to.
 
-    python -m pytest -m "" --record tests/quantization/test_block_types.py    # writes the record
+python -m pytest -m "" --record tests/quantization/test_block_types.py    # writes the record
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_types_of_files_are_those_of_the_package(framework: Framework) -> None:
     names = {name: f"MOSTLY_{name}" for name in FILE_TYPES}
     names |= {name: f"MOSTLY_{name}_S" for name in ("Q3_K", "Q4_K", "Q5_K")}
     names["MXFP4"] = "MOSTLY_MXFP4_MOE"
-    assert FILE_TYPES == {name: int(kinds[row]) for name, row in names.items()}
+    assert {name: int(kinds[row]) for name, row in names.items()} == FILE_TYPES
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -36,6 +36,7 @@ from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.results.report import FINDINGS, LOSSES, MAX_ZEROS, Progress
 from castwise.dtype_policies import DTypePolicyMap
+from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.registry import TYPED
 from castwise.text.wording import argument, check_switch
@@ -529,7 +530,6 @@ class Quantize(Request):
 
     command: ClassVar[str] = "quantize"
     action: ClassVar[str] = "quantized"
-    decodes: ClassVar[bool] = False
 
     scheme: WrittenScheme | None = option(
         default=None,
@@ -617,6 +617,12 @@ class Quantize(Request):
         help="whether embeddings and heads become that, too (default: those that the --map names)",
     )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written."""
+        is_typed = self.recipe == TYPED or str(self.scheme).upper() in WRITTEN_TYPES
+        return f".{TYPED}" if is_typed else SAFETENSORS
 
 
 @_options

@@ -25,7 +25,12 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
-from castwise.quantization.producers.schemes import SCALES, check_scales, find_scheme, has_scales
+from castwise.quantization.producers.schemes import (
+    SCALES,
+    check_scales,
+    has_scales,
+    scheme_of_files,
+)
 from castwise.text.spelling import typed_values
 from castwise.text.wording import argument, function, given, is_for_command
 
@@ -51,10 +56,11 @@ def quantizing(
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:
     """Check what is to be quantized, and how."""
-    usual: str | None = request.scheme
+    usual: str | None = _scheme_spelled(request.scheme)
     values = request.dtype_map
     map_name = values if isinstance(values, str) and is_map_name(values) else None
     mapping, origin = _mapping(None if map_name else values)
+    mapping = {key: _scheme_spelled(value) for key, value in mapping.items()}
     if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
         if usual not in (None, default):
             raise CheckpointError(
@@ -104,6 +110,12 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     return encode
 
 
+def _scheme_spelled(name: Any) -> Any:  # noqa: ANN401  (of a caller)
+    """Return the name of a scheme that is spelled in capitals, as llama.cpp does; others as is."""
+    is_capital = isinstance(name, str) and not is_scheme(name) and is_scheme(name.lower())
+    return name.lower() if is_capital else name
+
+
 def checked_embeddings(value: object, consumer: object) -> bool:
     """Return whether embeddings and heads may get schemes; None: if the consumer loads them so."""
     if value is not None and not isinstance(value, bool):
@@ -149,7 +161,7 @@ def _mapping(values: object) -> tuple[dict[str, Any], str]:
 
 def _checked_scales(scales: object, names: Sequence[str]) -> str:
     """Return how scales are chosen, which some of the schemes must have."""
-    rows = [find_scheme(name) for name in names]
+    rows = [scheme_of_files(name) for name in names]
     able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
     check_scales(scales, able)
     return str(scales)

@@ -95,8 +95,9 @@ FILE_TYPES: Mapping[str, int] = {
     "Q6_K": 18,
     "MXFP4": 38,
 }
-"""What `general.file_type` states of a file whose weights are of a type: `llama_ftype` of llama.cpp,
-in which K-quants alone are the small ones of their mixes (`MOSTLY_Q4_K_S`)."""
+"""What `general.file_type` states of a file whose weights are of a type: `llama_ftype`.
+
+There, K-quants alone are the small ones of their mixes (`MOSTLY_Q4_K_S`)."""
 
 FALLBACKS: Mapping[str, str] = {
     "Q2_K": "Q4_0",

@@ -1,6 +1,6 @@
 //! Blocks of bytes of llama.cpp: dense numpy arrays that the caller has made, to the core.
 
-use castwise_core::quantization::{BLOCK_TYPES, BlockType};
+use castwise_core::quantization::{self as core, BLOCK_TYPES, BlockType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -39,7 +39,7 @@ pub(crate) fn encode_block_type(
         let (x, blocks) = (source.get(), target.get());
         // SAFETY: numpy vouched for memory of so many dense blocks, which `operands` counted, and which are apart; the
         // target is writeable.
-        unsafe { row.encode(x.cast(), blocks, count) }
+        unsafe { core::encode_block_type(row, x.cast(), blocks, count) }
     };
     Ok(release(blocks.py(), count * row.elements * 4, call))
 }
@@ -55,7 +55,7 @@ pub(crate) fn decode_block_type(
     let call = move || {
         let (out, blocks) = (out_address.get(), blocks_address.get());
         // SAFETY: as for `encode_block_type`.
-        unsafe { row.decode(blocks, out.cast(), count) };
+        unsafe { core::decode_block_type(row, blocks, out.cast(), count) };
     };
     release(out.py(), count * row.elements * 4, call);
     Ok(())
@@ -68,11 +68,11 @@ fn operands(
     name: &str,
     encodes: bool,
 ) -> PyResult<(&'static BlockType, usize, Address, Address)> {
-    let row = BlockType::find(name).map_err(to_python)?;
+    let row = core::find_block_type(name).map_err(to_python)?;
     let (x, bytes) = (Array::of_numpy("x", elements)?, Array::of_numpy("blocks", blocks)?);
     let count = bytes.bytes() / row.bytes;
     let target = if encodes { &bytes } else { &x };
-    let fits = (x.format.name(), bytes.format.name()) == ("float32", "uint8")
+    let fits = (x.format.name(), bytes.format.item_size()) == ("float32", 1)
         && !x.swapped
         && [&x, &bytes].iter().all(|array| array.is_in_order(Order::C))
         && (x.bytes(), bytes.bytes()) == (count * row.elements * 4, count * row.bytes)

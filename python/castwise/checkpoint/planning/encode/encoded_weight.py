@@ -29,10 +29,12 @@ from castwise.checkpoint.planning.derived_reader import (
 )
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedArray, dequantize
+from castwise.quantization.arrays.block_types import encode_type
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
 from castwise.quantization.arrays.views import views_of
+from castwise.quantization.producers.block_types import BLOCK_TYPES, WRITTEN_TYPES
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import find_recipe
@@ -40,6 +42,9 @@ from castwise.text.wording import argument
 
 # Elements of all slabs that are read, encoded or waiting to be written at a time.
 _FLIGHT_ELEMENTS = 4 << 20
+
+# The format of blocks.
+_BYTES = np.dtype(np.uint8).name
 
 Array = NDArray[Any]
 
@@ -109,12 +114,16 @@ class EncodedWeight:
             rows, columns = columns, rows
         self._stack, self._rows, self._columns = tuple(stack), rows, columns
         self._dtype = numpy_dtype(info.format or "")
-        matrix_parts = _parts(encoding, self._dtype, rows, columns)
+        matrix_parts = self._parts_of_matrix()
         self._parts: Sequence[_EncodedPart] = matrix_parts
         if stack:
             self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
         self._needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
+
+    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
+        """Return what a matrix of its rows and columns becomes."""
+        return _parts(self.encoding, self._dtype, self._rows, self._columns)
 
     def tensors(self) -> list[DerivedTensor]:
         """Describe the tensors that it becomes, the payload first."""
@@ -225,6 +234,42 @@ class EncodedWeight:
                 f"({argument('ignore')})"
             )
         return largest
+
+
+class BlockWeight(EncodedWeight):
+    """A weight that becomes blocks of bytes, in a tensor of its own name."""
+
+    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
+        _, elements, size = BLOCK_TYPES[self._type]
+        row_bytes = self._columns // elements * size
+        shape = (self._rows, self._columns // elements, size)
+        part = _EncodedPart("weight", _BYTES, shape, None, self._rows * row_bytes, row_bytes)
+        return (part,)
+
+    @property
+    def _type(self) -> str:
+        return self.encoding.written.scheme.upper()
+
+    def _encode(
+        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
+    ) -> tuple[Arrays, CastReport | None]:
+        """Read a slab, quantize it, and measure that."""
+        array = self._read(ranges)
+        self._largest(array, threads=1)
+        try:
+            blocks, report = encode_type(array, self._type)
+        except ValueError as error:
+            raise CheckpointError(
+                f"tensor {self.info.name!r} cannot be {self.encoding.written.scheme}: from row "
+                f"{ranges[-2][0]:,} on, {error}; leave it as it is ({argument('ignore')})"
+            ) from error
+        return dict.fromkeys(parts, blocks), report
+
+
+def weight_type(encoding: Encoding) -> type[EncodedWeight]:
+    """Return what makes weights of an encoding."""
+    is_blocks = encoding.written.scheme.upper() in WRITTEN_TYPES
+    return BlockWeight if is_blocks else EncodedWeight
 
 
 def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:

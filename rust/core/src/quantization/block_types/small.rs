@@ -1,6 +1,7 @@
 //! Blocks of 32 elements: one scale, and one minimum or none.
 
-use super::{BlockType, MOST_PARTS, Parts, Rule, half};
+use super::half;
+use super::layout::{BlockType, MOST_PARTS, Parts, Rule};
 
 /// Rounds half away from zero, below 2**22: what is added is the largest number below one half.
 #[inline(always)]
@@ -35,47 +36,45 @@ fn largest(elements: &[f32], number: impl Fn(f32) -> f32) -> f32 {
     lanes.into_iter().fold(-f32::MAX, |most, lane| if lane > most { lane } else { most })
 }
 
-impl BlockType {
-    pub(super) fn encode_small(&self, elements: &[f32], codes: &mut [u8], block: &mut [u8]) {
-        let pairs = codes.iter_mut().zip(elements);
-        let top = (1i32 << self.bits) - 1;
-        if let Rule::Range = self.rule {
-            let least = largest(elements, |element| -element);
-            let most = largest(elements, |element| element);
-            // The first of both zeros.
-            let least = elements.iter().find(|&&element| element == -least).map_or(0.0, |&element| element);
-            let scale = (most - least) / top as f32;
-            let inverse = reciprocal(scale);
-            half::write(block, self.scale, scale);
-            half::write(block, self.scale + 2, least);
-            pairs.for_each(|(code, &element)| {
-                *code = truncate((element - least) * inverse + 0.5).min(top) as u8;
-            });
-            return;
-        }
-        let amax = largest(elements, f32::abs);
-        if let Rule::Magnitude = self.rule {
-            let scale = amax / (top / 2) as f32;
-            let inverse = reciprocal(scale);
-            half::write(block, self.scale, scale);
-            pairs.for_each(|(code, &element)| *code = truncate(round(element * inverse)) as u8);
-            return;
-        }
-        let middle = (1 << (self.bits - 1)) as f32;
-        let extreme = elements.iter().find(|element| element.abs() == amax);
-        let scale = extreme.filter(|_| amax > 0.0).map_or(0.0, |&element| element) / -middle;
+pub(super) fn encode(row: &BlockType, elements: &[f32], codes: &mut [u8], block: &mut [u8]) {
+    let pairs = codes.iter_mut().zip(elements);
+    let top = (1i32 << row.bits) - 1;
+    if let Rule::Range = row.rule {
+        let least = largest(elements, |element| -element);
+        let most = largest(elements, |element| element);
+        // The first of both zeros.
+        let least = elements.iter().find(|&&element| element == -least).map_or(0.0, |&element| element);
+        let scale = (most - least) / top as f32;
         let inverse = reciprocal(scale);
-        half::write(block, self.scale, scale);
+        half::write(block, row.scale, scale);
+        half::write(block, row.scale + 2, least);
         pairs.for_each(|(code, &element)| {
-            *code = truncate(element * inverse + (middle + 0.5)).min(top) as u8;
+            *code = truncate((element - least) * inverse + 0.5).min(top) as u8;
         });
+        return;
     }
+    let amax = largest(elements, f32::abs);
+    if let Rule::Magnitude = row.rule {
+        let scale = amax / (top / 2) as f32;
+        let inverse = reciprocal(scale);
+        half::write(block, row.scale, scale);
+        pairs.for_each(|(code, &element)| *code = truncate(round(element * inverse)) as u8);
+        return;
+    }
+    let middle = (1 << (row.bits - 1)) as f32;
+    let extreme = elements.iter().find(|element| element.abs() == amax);
+    let scale = extreme.filter(|_| amax > 0.0).map_or(0.0, |&element| element) / -middle;
+    let inverse = reciprocal(scale);
+    half::write(block, row.scale, scale);
+    pairs.for_each(|(code, &element)| {
+        *code = truncate(element * inverse + (middle + 0.5)).min(top) as u8;
+    });
+}
 
-    pub(super) fn small_parts(&self, block: &[u8]) -> Parts {
-        let scales = [half::read(block, self.scale); MOST_PARTS];
-        // The stored one is added.
-        let minima = [self.minimum.map_or(0.0, |at| -half::read(block, at)); MOST_PARTS];
-        let offset = if let Rule::Extreme = self.rule { 1 << (self.bits - 1) } else { 0 };
-        Parts { scales, minima, length: self.elements, offset }
-    }
+pub(super) fn parts(row: &BlockType, block: &[u8]) -> Parts {
+    let scales = [half::read(block, row.scale); MOST_PARTS];
+    // The stored one is added.
+    let minima = [row.minimum.map_or(0.0, |at| -half::read(block, at)); MOST_PARTS];
+    let offset = if let Rule::Extreme = row.rule { 1 << (row.bits - 1) } else { 0 };
+    Parts { scales, minima, length: row.elements, offset }
 }
