@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise._core import block_types
+from castwise._core import block_types, decode_block_type
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.cli import main
@@ -20,6 +20,7 @@ from castwise.quantization.arrays.block_types import encode_type
 from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES
 from numpy.typing import NDArray
 from producer_models.gguf import header, text
+from whole_models import dense, of_experts
 
 Array = NDArray[Any]
 Framework = Callable[[str], ModuleType]
@@ -241,7 +242,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     assert "castwise quantize changes their types" in refusal(source, folder, scheme="nvfp4")
     checkpoint.save(tmp_path / "plain.safetensors", {"a.weight": np.ones((8, 256), np.float32)})
-    assert "of what is a .gguf file already" in refusal(
+    assert "no config.json states its hyperparameters" in refusal(
         tmp_path / "plain.safetensors", out, scheme="q4_k"
     )
     assert "inputs" in refusal(source, out, scheme="q4_k", inputs="dynamic")
@@ -283,3 +284,67 @@ def test_sizes_of_blocks_in_the_report(tmp_path: Path) -> None:
     (row,) = (row for row in summary.rows if row.name == "blk.0.attn_q.weight")
     assert row.nbytes_after == 24 * 2 * WIDTH // elements * size
     assert checkpoint.inspect(out).bits_per_weight()["blk.0.attn_q.weight"] == 6.5625
+
+
+def back_as_decoded(plain: dict[str, Array], back: Path, scheme: str, names: list[str]) -> None:
+    """Check that a folder has the values of blocks of these weights, and all others."""
+    found = checkpoint.load(back)
+    assert found.keys() == plain.keys()
+    for name, array in plain.items():
+        values = array.astype(np.float32)
+        if name in names:
+            blocks, _ = encode_type(array, scheme.upper())
+            decode_block_type(blocks, values, scheme.upper())
+        np.testing.assert_array_equal(found[name].astype(np.float32), values, err_msg=name)
+
+
+@pytest.mark.parametrize("scheme", ["q8_0", "q4_1", "q5_0"])
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_a_folder_becomes_a_file(
+    tmp_path: Path, scheme: str, embeddings: bool, framework: Framework
+) -> None:
+    framework("gguf")
+    source, out, back = tmp_path / "model", tmp_path / "model.gguf", tmp_path / "back"
+    dense(source, {})
+    summary = checkpoint.quantize_file(source, out, scheme, quantize_embeddings=embeddings)
+    assert len([row for row in summary.rows if row.target == scheme]) == 7 + embeddings
+    plain = checkpoint.load(source)
+    names = [name for name in plain if name.endswith("_proj.weight")]
+    names += ["model.embed_tokens.weight"] * embeddings
+    checkpoint.dequantize_file(out, back, "float32")
+    back_as_decoded(plain, back, scheme, names)
+    assert not checkpoint.verify_loading(out, "llama.cpp").problems
+
+
+def test_heads_whose_rows_change_places(tmp_path: Path, framework: Framework) -> None:
+    """Queries and keys of Llama, and the factors of its rotary embedding, with the first weight."""
+    framework("gguf")
+    source, out, back = tmp_path / "model", tmp_path / "model.gguf", tmp_path / "back"
+    dense(source, {}, model_type="llama", architectures=["LlamaForCausalLM"])
+    plain = {name: x for name, x in checkpoint.load(source).items() if "k_norm" not in name}
+    plain = {name: x for name, x in plain.items() if "q_norm" not in name}
+    for shard in source.glob("*.safetensors*"):
+        shard.unlink()
+    checkpoint.save(source / "model.safetensors", plain)
+    checkpoint.quantize_file(source, out, "q5_1", consumer="llama.cpp")
+    checkpoint.dequantize_file(out, back, "float32")
+    names = [name for name in plain if name.endswith("_proj.weight")]
+    back_as_decoded(plain, back, "q5_1", names)
+
+
+def test_experts_of_a_folder_are_stacked(tmp_path: Path, framework: Framework) -> None:
+    gguf = framework("gguf")
+    plain, _ = of_experts(tmp_path / "model", ".*q_proj")
+    out, back = tmp_path / "model.gguf", tmp_path / "back"
+    checkpoint.quantize_file(tmp_path / "model", out, "q4_0", ignore=".*q_proj.weight")
+    shapes = {tensor.name: tuple(tensor.shape) for tensor in gguf.GGUFReader(out).tensors}
+    assert shapes["blk.0.ffn_up_exps.weight"] == (64, 32, 12)
+    checkpoint.dequantize_file(out, back, "float32")
+    names = [n for n in plain if n.endswith("_proj.weight") and "q_proj" not in n]
+    back_as_decoded(plain, back, "q4_0", names)
+    mixed = {"dtype_map": {r".*experts\.3\.up_proj\.weight": "q8_0"}}
+    text_of = refusal(tmp_path / "model", tmp_path / "mixed.gguf", scheme="q4_0", **mixed)
+    assert "would be of experts of several formats" in text_of
+    dtypes = {"dtype_map": {".*norm.*": "float16"}}
+    text_of = refusal(tmp_path / "model", tmp_path / "mixed.gguf", scheme="q4_0", **dtypes)
+    assert "leave float16 out" in text_of

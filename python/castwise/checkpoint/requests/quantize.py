@@ -16,6 +16,7 @@ from castwise.checkpoint.planning.checkpoint_model import architecture_option, c
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.transcode.transcode import encode_to_file
 from castwise.checkpoint.planning.written_schemes import (
     checked_inputs_or_scale,
     consumer_named,
@@ -25,6 +26,7 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
+from castwise.quantization.producers.registry import TYPED
 from castwise.quantization.producers.schemes import (
     SCALES,
     check_scales,
@@ -51,7 +53,8 @@ def quantizing(
         **({} if encode.inputs is None else {"inputs": encode.inputs}),
         **architecture_option(encode.architecture),
     }
-    return report, partial(encode_checkpoint, encode=encode)
+    derive = encode_to_file if encode.recipe == TYPED else encode_checkpoint
+    return report, partial(derive, encode=encode)
 
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:

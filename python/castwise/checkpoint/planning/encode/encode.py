@@ -35,7 +35,7 @@ from castwise.checkpoint.planning.written_schemes import (
     statements,
     written_row,
 )
-from castwise.checkpoint.results.report import kept_tensors, kept_text
+from castwise.checkpoint.results.report import KeptTensors, kept_tensors, kept_text
 from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
@@ -105,6 +105,26 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     one.
     """
     _check_files(source, encode.recipe, is_file=is_file)
+    choices, unused_patterns, plain_tensors = choices_of(source, encode)
+    return DerivedCheckpoint(
+        source,
+        [derive_encoded(choice, is_file=is_file) for choice in choices],
+        encode.dtypes,
+        is_file=is_file,
+        recipe=encode.recipe,
+        unused_patterns=unused_patterns,
+        consumer=encode.consumer,
+        kept_tensors=plain_tensors,
+    )
+
+
+def choices_of(
+    source: Checkpoint, encode: Encode
+) -> tuple[list[WeightChoice], dict[str, str | None], list[KeptTensors]]:
+    """Choose the weights of all components; return also unused patterns, and what stays.
+
+    CheckpointError: as `encode_checkpoint`.
+    """
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
     choices = [_choice_of(source, component, encode) for component in source.components]
     unused_patterns = _check_used(source, encode, choices)
@@ -118,16 +138,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
             f"a map ({argument('dtype_map')}) gives a scheme to"
             + (f"; {kept_text(plain_tensors)}" if plain_tensors else "")
         )
-    return DerivedCheckpoint(
-        source,
-        [derive_encoded(choice, is_file=is_file) for choice in choices],
-        encode.dtypes,
-        is_file=is_file,
-        recipe=encode.recipe,
-        unused_patterns=unused_patterns,
-        consumer=encode.consumer,
-        kept_tensors=plain_tensors,
-    )
+    return choices, unused_patterns, plain_tensors
 
 
 def _check_files(source: Checkpoint, recipe: str, *, is_file: bool) -> None:
@@ -139,11 +150,6 @@ def _check_files(source: Checkpoint, recipe: str, *, is_file: bool) -> None:
         raise CheckpointError(
             f"{source.path}: weights of {given('recipe', recipe)} are those of a {suffix} file; "
             "name one"
-        )
-    if recipe == TYPED and not is_whole:
-        raise CheckpointError(
-            f"{source.path}: castwise makes weights of {given('recipe', recipe)} of what is a "
-            f"{suffix} file already; name one, which llama.cpp's converter makes of a folder"
         )
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, compare, restore_report
-from castwise.checkpoint._errors import CheckpointError
+from castwise._core import CastReport, compare, restore_report
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
     Arrays,
@@ -27,18 +26,21 @@ from castwise.checkpoint.planning.derived_reader import (
     WeightSlab,
     derived_info,
 )
+from castwise.checkpoint.planning.encode.blocks import (
+    blocks_of_row,
+    check_finite,
+    encode_rows,
+    is_of_blocks,
+)
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedArray, dequantize
-from castwise.quantization.arrays.block_types import encode_type
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
 from castwise.quantization.arrays.views import views_of
-from castwise.quantization.producers.block_types import BLOCK_TYPES, WRITTEN_TYPES
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import find_recipe
-from castwise.text.wording import argument
 
 # Elements of all slabs that are read, encoded or waiting to be written at a time.
 _FLIGHT_ELEMENTS = 4 << 20
@@ -225,51 +227,30 @@ class EncodedWeight:
 
     def _largest(self, array: Array, threads: int) -> float:
         """Return the largest magnitude; refuse what is not finite."""
-        largest = block_amax(array, threads=threads)
-        if not math.isfinite(largest):
-            description = "NaN" if math.isnan(largest) else "infinite"
-            raise CheckpointError(
-                f"tensor {self.info.name!r} cannot be quantized: it has an element that is "
-                f"{description}, for which no scale is right; mend it, or leave it as it is "
-                f"({argument('ignore')})"
-            )
-        return largest
+        return check_finite(array, self.info.name, threads)
 
 
 class BlockWeight(EncodedWeight):
     """A weight that becomes blocks of bytes, in a tensor of its own name."""
 
     def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
-        _, elements, size = BLOCK_TYPES[self._type]
-        row_bytes = self._columns // elements * size
-        shape = (self._rows, self._columns // elements, size)
+        blocks = blocks_of_row(self.encoding, self._columns)
+        shape, row_bytes = (self._rows, *blocks), math.prod(blocks)
         part = _EncodedPart("weight", _BYTES, shape, None, self._rows * row_bytes, row_bytes)
         return (part,)
-
-    @property
-    def _type(self) -> str:
-        return self.encoding.written.scheme.upper()
 
     def _encode(
         self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
     ) -> tuple[Arrays, CastReport | None]:
         """Read a slab, quantize it, and measure that."""
-        array = self._read(ranges)
-        self._largest(array, threads=1)
-        try:
-            blocks, report = encode_type(array, self._type)
-        except ValueError as error:
-            raise CheckpointError(
-                f"tensor {self.info.name!r} cannot be {self.encoding.written.scheme}: from row "
-                f"{ranges[-2][0]:,} on, {error}; leave it as it is ({argument('ignore')})"
-            ) from error
+        (first, _), _ = ranges[-2:]
+        blocks, report = encode_rows(self._read(ranges), self.info.name, first, self.encoding)
         return dict.fromkeys(parts, blocks), report
 
 
 def weight_type(encoding: Encoding) -> type[EncodedWeight]:
     """Return what makes weights of an encoding."""
-    is_blocks = encoding.written.scheme.upper() in WRITTEN_TYPES
-    return BlockWeight if is_blocks else EncodedWeight
+    return BlockWeight if is_of_blocks(encoding) else EncodedWeight
 
 
 def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:
