@@ -13,7 +13,8 @@ producer's tools do, bit for bit: codes and scales under its names, what states 
 config.json (and hf_quant_config.json), the index. Linear layers and stacked experts
 are quantized; embeddings, norms, routers, heads and adapters stay unless the --map
 names them (or --quantize-embeddings says yes), and all other tensors stay as they are,
-byte for byte.
+byte for byte. A file of llama.cpp (.gguf), made of another or of a folder, gets blocks
+of its types, such as q4_k.
 
 DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
 itself, which a loss leaves as it was. Weights pass through memory in slabs of whole
@@ -34,6 +35,7 @@ _EXAMPLES = (
     "quantize model small --scheme fp8_block --ignore '.*down_proj'",
     "quantize model small --scheme fp8_channel --inputs dynamic --for vllm",
     "quantize model small --scheme mxfp8_e4m3 --map llama --dry-run --measure",
+    "quantize model-f16.gguf small.gguf --scheme q4_k",
 )
 
 

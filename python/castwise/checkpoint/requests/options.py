@@ -496,7 +496,8 @@ class Quantize(Request):
     routers, heads and adapters stay as they are unless the map names them, and so do biases and all
     other tensors. `config.json` states the quantization, and the modules that it leaves out; the
     index names the new tensors. No scales of inputs are made: those need data. `inputs` states that
-    inputs are quantized while the model runs, which needs none.
+    inputs are quantized while the model runs, which needs none. A `.gguf` file, made of another or
+    of a folder, gets blocks of llama.cpp (`scheme="q4_k"`).
 
     It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, quantized
     and written, so memory does not grow with the size of tensors. Weights with a scale of the whole
@@ -533,8 +534,8 @@ class Quantize(Request):
 
     scheme: WrittenScheme | None = option(
         default=None,
-        comment="What linear layers become: one of `castwise.quantization.schemes()`. None: only "
-        "what the map says.",
+        comment="What linear layers become: one of `castwise.quantization.schemes()`, or of a "
+        "`.gguf` file a type of llama.cpp. None: only what the map says.",
         metavar="S",
         is_positional=True,
         help="what linear layers become: {schemes}",

@@ -98,7 +98,7 @@ pub unsafe fn decode_block_type(row: &BlockType, blocks: *const u8, elements: *m
             unsafe {
                 let source = blocks.add(index * row.bytes);
                 source.copy_to_nonoverlapping(bytes.as_mut_ptr(), row.bytes);
-            };
+            }
             decode_block(row, bytes, tile);
             // SAFETY: as above.
             unsafe {
