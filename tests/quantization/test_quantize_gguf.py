@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise._core import block_types, decode_block_type
+from castwise._core import block_types
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.cli import main
-from castwise.quantization.arrays.block_types import encode_type
+from castwise.quantization.arrays.block_types import decode_type, encode_type
 from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES
 from numpy.typing import NDArray
 from producer_models.gguf import header, text
@@ -93,8 +93,7 @@ def types_of(path: Path) -> dict[str, str]:
 
 def expected_bytes(array: Array, scheme: str) -> bytes:
     rows = array.reshape(-1, array.shape[-1])
-    blocks, _ = encode_type(rows, scheme.upper())
-    return blocks.tobytes()
+    return encode_type(rows, scheme.upper()).tobytes()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -277,6 +276,20 @@ def test_roles_are_those_of_llama() -> None:
     assert {name for name, row in roles.items() if row and row.role == "linear"} == {*taken}
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_diff_says_how_blocks_were_made(tmp_path: Path, scheme: str, framework: Framework) -> None:
+    framework("gguf")
+    source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
+    checkpoint.quantize_file(source, out, scheme)
+    rows = checkpoint.diff(source, out).tensors
+    found = {row.name: row.explanation for row in rows if row.explanation is not None}
+    assert {*found} == {*LINEAR}
+    name = "int8_group" if scheme == "q8_0" else scheme  # which arrays have, too
+    for explanation in found.values():
+        assert explanation.text == f"B is A quantized as {name} by the recipe of gguf"
+        assert explanation.every_element
+
+
 def test_sizes_of_blocks_in_the_report(tmp_path: Path) -> None:
     source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
     summary = checkpoint.quantize_file(source, out, "q6_k")
@@ -293,8 +306,7 @@ def back_as_decoded(plain: dict[str, Array], back: Path, scheme: str, names: lis
     for name, array in plain.items():
         values = array.astype(np.float32)
         if name in names:
-            blocks, _ = encode_type(array, scheme.upper())
-            decode_block_type(blocks, values, scheme.upper())
+            values = decode_type(encode_type(array, scheme.upper()), scheme.upper())
         np.testing.assert_array_equal(found[name].astype(np.float32), values, err_msg=name)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, cast, compare, decode_block_type, encode_block_type
+from castwise._core import cast, decode_block_type, encode_block_type
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 
 
-def encode_type(array: NDArray[Any], name: str) -> tuple[NDArray[np.uint8], CastReport | None]:
-    """Return the blocks of a matrix (rows, columns), and what its values lost.
+def encode_type(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """Return the blocks of a matrix (rows, columns).
 
-    ValueError: no float16 holds the scale of a block.
+    ValueError: no float16 holds the scale of a block, or rows are no whole blocks.
     """
     _, elements, size = BLOCK_TYPES[name]
     rows, columns = array.shape
@@ -28,6 +28,12 @@ def encode_type(array: NDArray[Any], name: str) -> tuple[NDArray[np.uint8], Cast
             f"the scale of block {block} of row {row}, whose largest magnitude is {peak:.6g}, is "
             "beyond the range of float16"
         )
-    decoded = np.empty(array.shape, np.float32)
-    decode_block_type(blocks, decoded, name)
-    return blocks, compare(array, decoded, measure=True, threads=1).report
+    return blocks
+
+
+def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
+    """Return the values of blocks (rows, blocks, bytes) as a matrix."""
+    rows, count, _ = blocks.shape
+    values = np.empty((rows, count * BLOCK_TYPES[name][1]), np.float32)
+    decode_block_type(blocks, values, name)
+    return values

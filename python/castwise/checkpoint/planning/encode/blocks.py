@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax
+from castwise._core import CastReport, block_amax, compare
 from castwise.checkpoint._errors import CheckpointError
-from castwise.quantization.arrays.block_types import encode_type
+from castwise.quantization.arrays.block_types import decode_type, encode_type
 from castwise.quantization.producers.block_types import BLOCK_TYPES, WRITTEN_TYPES
 from castwise.quantization.producers.producer import Encoding
 from castwise.text.wording import argument
@@ -34,12 +34,14 @@ def encode_rows(
     check_finite(array, name, threads=1)
     scheme = encoding.written.scheme
     try:
-        return encode_type(array, scheme.upper())
+        blocks = encode_type(array, scheme.upper())
     except ValueError as error:
         raise CheckpointError(
             f"tensor {name!r} cannot be {scheme}: from row {first:,} on, {error}; leave it as it "
             f"is ({argument('ignore')})"
         ) from error
+    values = decode_type(blocks, scheme.upper()).reshape(array.shape)
+    return blocks, compare(array, values, measure=True, threads=1).report
 
 
 def check_finite(array: NDArray[Any], name: str, threads: int) -> float:
