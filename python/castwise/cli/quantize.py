@@ -35,7 +35,6 @@ _EXAMPLES = (
     "quantize model small --scheme fp8_block --ignore '.*down_proj'",
     "quantize model small --scheme fp8_channel --inputs dynamic --for vllm",
     "quantize model small --scheme mxfp8_e4m3 --map llama --dry-run --measure",
-    "quantize model-f16.gguf small.gguf --scheme q4_k",
 )
 
 
