@@ -52,6 +52,7 @@ __all__ = [
     "accelerated_pairs",
     "arrays_finite",
     "block_amax",
+    "block_types",
     "build_safetensors_header",
     "cast",
     "caster",
@@ -60,8 +61,10 @@ __all__ = [
     "convert_tensors",
     "cpu_level",
     "cpu_levels",
+    "decode_block_type",
     "decode_blocks",
     "dtype_word",
+    "encode_block_type",
     "encode_blocks",
     "environment_errors",
     "explain_cast",
@@ -554,7 +557,7 @@ def parse_gguf_header(
     size: int,
     tensor: Callable[[str, tuple[int, ...], int, int], object],
     refusal: type[Exception],
-) -> tuple[dict[str, str | float], dict[str, int], int, int]:
+) -> tuple[dict[str, str | float], dict[str, int], tuple[dict[str, int], int], int, int]:
     """Parse the header of a GGUF file.
 
     Parameters
@@ -572,8 +575,9 @@ def parse_gguf_header(
     Returns
     -------
     tuple
-        The values by key; for each key of an array, the byte at which it begins; the byte at which
-        the data start; the alignment of tensors there.
+        The values by key; for each key of an array, the byte at which it begins; for each key, in
+        their order, the byte at which it begins itself, and the byte after the last value; the byte
+        at which the data start; the alignment of tensors there.
 
     """
 
@@ -1097,3 +1101,20 @@ def swizzle_scales(scales: NDArray[Any], out: NDArray[Any]) -> None:
 
 def unswizzle_scales(swizzled: NDArray[Any], out: NDArray[Any]) -> None:
     """Undo `swizzle_scales`; the shape of `out` says which rows and columns are not padding."""
+
+def block_types() -> tuple[tuple[str, int, int, int], ...]:
+    """Return the types of blocks of llama.cpp that are written.
+
+    Each is its name, the elements and the bytes of a block, and the bits of a code.
+    """
+
+def encode_block_type(x: NDArray[Any], blocks: NDArray[Any], name: str) -> int | None:
+    """Quantize float32 to blocks of a type, as the reference functions of llama.cpp do.
+
+    `x` is (..., columns), finite, in whole blocks; `blocks` of uint8 has the bytes of as many
+    blocks; both are in C order. Returns the first block whose scale or minimum no float16 holds;
+    None if all are held.
+    """
+
+def decode_block_type(blocks: NDArray[Any], out: NDArray[Any], name: str) -> None:
+    """Decode blocks of a type into `out` of float32, as llama.cpp does."""

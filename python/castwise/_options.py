@@ -93,6 +93,16 @@ WrittenScheme: TypeAlias = Literal[
     "int4_group",
     "int5_group",
     "int6_group",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
 ]
 """Those of checkpoints that are written."""
 
@@ -123,7 +133,7 @@ StoredRecipe: TypeAlias = (
 """Those whose layouts are known."""
 
 WrittenRecipe: TypeAlias = Literal[
-    "deepseek", "transformers", "compressed-tensors", "modelopt", "gpt-oss", "comfy", "mlx"
+    "deepseek", "transformers", "compressed-tensors", "modelopt", "gpt-oss", "comfy", "mlx", "gguf"
 ]
 """Those as which `quantize_file` writes checkpoints."""
 

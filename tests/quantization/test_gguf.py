@@ -228,12 +228,15 @@ def test_headers_give_what_was_packed(length: int) -> None:
     def read(begin: int, count: int) -> bytes:
         return data[begin : begin + count]
 
-    values, arrays, start, alignment = parse_gguf_header(
+    values, arrays, (begins, end), start, alignment = parse_gguf_header(
         read, len(data), lambda *tensor: places.append(tensor), CheckpointError
     )
     assert repr(values) == repr(expected)
     assert (start, alignment) == (-(-len(data) // 32) * 32, 32)
     assert places == [("w", (3, 5), 1, 64)]
+    assert all(data[begin:].startswith(text(key)) for key, begin in begins.items())
+    assert [*begins] == [key for key in begins if key in {*values, *arrays}]
+    assert data[24:end] == pairs
     items = {
         key: parse_gguf_array(read, len(data), begin, CheckpointError)
         for key, begin in arrays.items()

@@ -13,7 +13,9 @@ as a producer's tools do, bit for bit: codes and scales under the producer's nam
 statements in config.json (and hf_quant_config.json), and the index. Linear layers and
 stacked experts are quantized. Embeddings, norms, routers, heads and adapters are
 quantized only if the --map names them (embeddings and heads also by
---quantize-embeddings yes). The bytes of all other tensors do not change.
+--quantize-embeddings yes). The bytes of all other tensors do not change. A file of
+llama.cpp (.gguf), made from another or from a folder, gets blocks of its types, such as
+q4_k.
 
 DST appears, or with --overwrite is replaced, when it is complete. DST may be SRC
 itself; a loss then leaves SRC unchanged. castwise processes weights in slabs of whole

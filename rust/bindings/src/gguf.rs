@@ -7,14 +7,15 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 
-/// The values of a header, where its arrays begin, where the data start, and the alignment of tensors.
-type Header<'py> = (Bound<'py, PyDict>, Bound<'py, PyDict>, u64, u64);
+/// The values of a header, where its arrays begin, where its pairs begin and the last ends, where the data start, and the
+/// alignment of tensors.
+type Header<'py> = (Bound<'py, PyDict>, Bound<'py, PyDict>, (Bound<'py, PyDict>, u64), u64, u64);
 
 /// Parse the header of a GGUF file.
 ///
 /// `read` returns bytes of the file, which has the length `size`; `tensor` takes name, shape, type and offset of each; a
-/// header that lies raises `refusal`. Returns the values and the places of arrays by key, the start of the data and the
-/// alignment.
+/// header that lies raises `refusal`. Returns the values, the places of arrays and those of pairs by key, with the end of the
+/// last, the start of the data and the alignment.
 #[pyfunction]
 pub(crate) fn parse_gguf_header<'py>(
     py: Python<'py>,
@@ -23,19 +24,22 @@ pub(crate) fn parse_gguf_header<'py>(
     tensor: &Bound<'py, PyAny>,
     refusal: &Bound<'py, PyType>,
 ) -> PyResult<Header<'py>> {
-    let (values, arrays) = (PyDict::new(py), PyDict::new(py));
+    let (values, arrays, pairs) = (PyDict::new(py), PyDict::new(py), PyDict::new(py));
     let data = parse(
         File { read, size },
-        |key, value| match value {
-            Value::Array(begin) => arrays.set_item(key, begin),
-            value => values.set_item(key, object(py, value)?),
+        |key, value, begin| {
+            pairs.set_item(key, begin)?;
+            match value {
+                Value::Array(begin) => arrays.set_item(key, begin),
+                value => values.set_item(key, object(py, value)?),
+            }
         },
         |Tensor { name, shape, kind, offset }| {
             tensor.call1((name, PyTuple::new(py, shape)?, kind, offset)).map(drop)
         },
     )
     .map_err(|error| exception(refusal, error))?;
-    Ok((values, arrays, data.start, data.alignment))
+    Ok((values, arrays, (pairs, data.pairs_end), data.start, data.alignment))
 }
 
 /// Parse an array of the header of a GGUF file, which begins at a byte; the rest is as above.

@@ -94,6 +94,8 @@ mod _core {
     #[pymodule_export]
     use super::policy_map::{PyPolicyMap, nearest_texts};
     #[pymodule_export]
+    use super::quantization::block_types::{block_types, decode_block_type, encode_block_type};
+    #[pymodule_export]
     use super::quantization::{
         BlockDecoder, BlockEncoder, block_amax, compare_stored, decode_blocks, encode_blocks, global_scale,
         pack_codes, schemes, swizzle_scales, unpack_codes, unswizzle_scales,

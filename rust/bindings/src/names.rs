@@ -22,8 +22,8 @@ pub(crate) fn likely_names(wanted: &str, names: Vec<String>) -> Vec<String> {
     spelling::likely_names(wanted, &texts).into_iter().map(|place| names[place].clone()).collect()
 }
 
-const GGUF_TYPE: &str =
-    "a quantization of GGUF files, which castwise dequantize reads and llama-quantize of llama.cpp writes";
+const GGUF_TYPE: &str = "a quantization of GGUF files, which castwise dequantize reads; castwise quantize writes .gguf files \
+     of single types (--scheme q4_k), and llama-quantize of llama.cpp mixes and others";
 
 /// What a name of a quantization of GGUF files means; None for other names.
 #[pyfunction]

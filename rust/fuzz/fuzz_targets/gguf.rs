@@ -26,7 +26,8 @@ fuzz_target!(|bytes: &[u8]| {
     let (mut pairs, mut tensors, mut arrays) = (0, 0, Vec::new());
     let data = parse(
         File(bytes),
-        |_, value| {
+        |_, value, begin| {
+            assert!(begin < bytes.len() as u64);
             pairs += 1;
             if let Value::Array(begin) = value {
                 arrays.push(begin);
@@ -45,6 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(13 * pairs + 24 * tensors <= bytes.len());
     if let Ok(data) = data {
         assert!(data.start.is_multiple_of(data.alignment));
+        assert!(data.pairs_end <= data.start);
     }
     for begin in arrays {
         let mut items = 0;

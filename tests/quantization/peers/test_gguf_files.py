@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from castwise import checkpoint
+from castwise._core import block_types
 from castwise.cli import main
 from producer_libraries import array
 from whole_models import GPT4O
@@ -301,6 +302,28 @@ def test_parts_as_llama_computes_them(name: str, tied: bool, tmp_path: Path) -> 
             assert read[token_tensor] == gguf.GGMLQuantizationType.MXFP4
         found[part] = max(differences(theirs(path, PROMPT), folder / "plain", PROMPT))
     assert max(found.values()) < TOLERANCE_OF_PARTS, found
+
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512}
+"""Rows are whole blocks of 256."""
+
+
+TOLERANCE_OF_BLOCKS = 0.4
+"""Inputs of 8 bits share a scale by 32, or by 256. (A router would choose others by that.)"""
+
+
+@pytest.mark.parametrize("scheme", [name.lower() for name, *_ in block_types()])
+def test_blocks_as_llama_computes_them(scheme: str, tmp_path: Path) -> None:
+    """Of a folder, with embeddings and heads, whose rows change places."""
+    save_first("llama", tmp_path / "first", **WIDE)
+    path, plain = tmp_path / "model.gguf", tmp_path / "plain"
+    options: dict[str, Any] = {"consumer": "llama.cpp", "quantize_embeddings": True}
+    checkpoint.quantize_file(tmp_path / "first", path, scheme, **options)
+    checkpoint.dequantize_file(path, plain, "float32")
+    read = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+    assert read["output.weight"] == read["blk.0.attn_q.weight"] == scheme.upper()
+    found = max(differences(theirs(path, PROMPT), plain, PROMPT))
+    assert found < TOLERANCE_OF_BLOCKS, found
 
 
 def test_advised_for_it(folder: Path, tmp_path: Path) -> None:

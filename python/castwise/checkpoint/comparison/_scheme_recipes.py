@@ -21,10 +21,22 @@ from castwise.quantization import (
     dequantize,
     schemes,
 )
+from castwise.quantization.arrays.block_types import decode_type, encode_type
 from castwise.quantization.arrays.quantize import quantize_slab
+from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.quantization.producers.layouts import Layout
-from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, written_layout
-from castwise.quantization.producers.schemes import find_scheme, has_global_scale, has_scales
+from castwise.quantization.producers.registry import (
+    CONVERTED_TO,
+    TYPED,
+    WRITTEN,
+    written_layout,
+)
+from castwise.quantization.producers.schemes import (
+    find_scheme,
+    has_global_scale,
+    has_scales,
+    scheme_of_files,
+)
 
 MATRIX = 2
 """The axes of a matrix."""
@@ -75,6 +87,11 @@ class SchemeRecipe:
         return self.has_global_scale or self.scheme.endswith("_tensor")
 
     @property
+    def is_of_blocks(self) -> bool:
+        """True for types of blocks that files hold, and arrays do not."""
+        return self.scheme.upper() in WRITTEN_TYPES
+
+    @property
     def has_global_scale(self) -> bool:
         """True if scales are relative to one of the whole matrix."""
         return _has_global_scale(self.scheme, self.producer)
@@ -84,7 +101,7 @@ class SchemeRecipe:
 
         Where blocks would reach from one expert into the next it is all rows of one.
         """
-        row = find_scheme(self.scheme)
+        row = scheme_of_files(self.scheme)
         rows, columns = self.block or row.block
         step = max(rows if self.axis == -1 else columns, 1)
         if len(shape) == MATRIX:
@@ -111,6 +128,10 @@ class SchemeRecipe:
 
         ValueError: the scheme cannot hold it.
         """
+        if self.is_of_blocks:
+            flat = matrix.reshape(-1, matrix.shape[-1])
+            values = decode_type(encode_type(flat, self.scheme.upper()), self.scheme.upper())
+            return cast(values, numpy_dtype(to)).reshape(matrix.shape)
         rows = matrix
         if len(shape) > MATRIX and self.row_step(shape) == shape[-2]:
             rows = matrix.reshape(-1, shape[-2], matrix.shape[-1])
@@ -126,7 +147,7 @@ class SchemeRecipe:
     @property
     def quantize_options(self) -> dict[str, Any] | None:
         """The options of `quantize_slab` of matrices along rows; None if it is more than that."""
-        if self.passes > 1 or self.late is not None or self.axis != -1:
+        if self.passes > 1 or self.late is not None or self.axis != -1 or self.is_of_blocks:
             return None
         return {
             "scheme": self.scheme,
@@ -182,7 +203,7 @@ class SchemeRecipe:
 
 @cache
 def _has_global_scale(scheme: str, producer: str) -> bool:
-    row = find_scheme(scheme)
+    row = scheme_of_files(scheme)
     return row.global_scale and has_global_scale(written_layout(producer, row, symmetric=True))
 
 
@@ -233,6 +254,9 @@ def _of_kind(
     kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None, *, is_stack: bool
 ) -> tuple[SchemeRecipe, ...]:
     """List what may have made weights of a scheme, block and producers; of None, plain tensors."""
+    types = tuple(_of_blocks(kind))
+    if kind is not None and kind[0] in WRITTEN_TYPES:
+        return types
     recipes: list[SchemeRecipe] = []
     for recipe in _plain_recipes(kind):
         recipes.append(recipe)
@@ -240,7 +264,21 @@ def _of_kind(
             recipes.append(replace(recipe, shares=True))
         if is_stack and recipe.late is None:
             recipes.append(replace(recipe, axis=-2))
-    return tuple(recipes)
+    return (*recipes, *types)
+
+
+def _of_blocks(
+    kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None,
+) -> Iterator[SchemeRecipe]:
+    """List the types of blocks that weights of a scheme or of a type may be stored as."""
+    scheme, block, producers = kind or (None, None, ())
+    if scheme is None or producers != (TYPED,):
+        return
+    for name, bits in WRITTEN_TYPES.items():
+        row = scheme_of_files(name.lower())
+        is_like = scheme not in WRITTEN_TYPES and scheme_of_files(scheme).bits == bits
+        if name == scheme or (is_like and row.block == block):
+            yield SchemeRecipe(row.name, TYPED)
 
 
 def _plain_recipes(

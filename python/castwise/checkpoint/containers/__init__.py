@@ -40,6 +40,7 @@ __all__ = [
     "open_checkpoint",
     "source_path",
     "source_suffix",
+    "whole_model_refusal",
     "written_suffixes",
 ]
 
@@ -169,14 +170,19 @@ def open_checkpoint(
             return open_folder(path, excludes or (lambda _: False))
     _check_store(path, suffix, container)
     if suffix in WHOLE_MODELS and not decodes:
-        raise CheckpointError(
-            f"{path}: castwise dequantize makes a folder or a .safetensors file of {suffix}, "
-            "plain tensors as they are (checkpoint.dequantize_file); llama-quantize of llama.cpp "
-            "changes its types"
-        )
+        raise whole_model_refusal(path, suffix)
     if is_built_in(suffix):
         return Checkpoint.of_file(container.open_file(path, assume), suffix)
     return Checkpoint.of_file(_offered_reader(path, container, assume), suffix)
+
+
+def whole_model_refusal(path: Path, suffix: str) -> CheckpointError:
+    """Return the error that says what becomes of a file of a whole model."""
+    return CheckpointError(
+        f"{path}: castwise dequantize makes a folder or a .safetensors file of {suffix}, "
+        "plain tensors as they are (checkpoint.dequantize_file); castwise quantize changes their "
+        f"types (--scheme q4_k, to a {suffix} file)"
+    )
 
 
 def _offered_reader(

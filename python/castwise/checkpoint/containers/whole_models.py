@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.interface import PlacedReader, Reader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
+from castwise.models.architecture import Architecture
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG = "config.json"
@@ -90,6 +92,16 @@ class ModelFiles:
 
 class WholeModelReader(PlacedReader[SourceFile | JoinedFiles]):
     """A file of a whole model: the types of its tensors alone tell how they are quantized."""
+
+    alignment: int  # each tensor begins at a multiple of so many bytes of the data
+
+    @abstractmethod
+    def pairs(self, left_out: Collection[str]) -> list[bytes]:
+        """Return the keys and values of the header as they are in it, but for some keys."""
+
+    @abstractmethod
+    def architecture(self) -> Architecture | None:
+        """Return the roles of its tensors; None if their names do not tell them."""
 
 
 class InputNames(NamedTuple):

@@ -12,6 +12,7 @@ from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.results.report import KeptTensors, kept_tensors
 from castwise.models.architecture import Architecture, normalize_name, read_architecture
@@ -51,6 +52,9 @@ def component_model(component: Component, architecture: Architecture | None = No
     CheckpointError: the table of architectures is damaged.
     """
     shapes = {info.name: info.shape for info in component.statement.tensors}
+    reader = next(iter(component.shards.values()))
+    if isinstance(reader, WholeModelReader) and (own := reader.architecture()) is not None:
+        return Model({}, shapes, architecture or own)
     if architecture is not None and not any(map(architecture.find, shapes)):
         architecture = None
     try:

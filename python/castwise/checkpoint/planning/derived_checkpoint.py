@@ -14,7 +14,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.containers.statement import ComponentStatement
-from castwise.checkpoint.containers.whole_models import ModelFiles
+from castwise.checkpoint.containers.whole_models import ModelFiles, WholeModelReader
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
@@ -121,8 +121,9 @@ class DerivedCheckpoint:
         CheckpointError: the first module that would not be loaded is named, with the remedy.
         """
         model = model_format(f".{self._target}") if self._is_file else None
-        if self._target is None or (self._is_file and model is None):
-            return  # no library loads such a file by itself
+        is_same_model = isinstance(self.source.file, WholeModelReader)
+        if self._target is None or (self._is_file and (model is None or is_same_model)):
+            return  # no library loads such a file by itself, or it is as it was
         for plan, component in zip(self.plans, self.source.components, strict=True):
             if plan.statements is None:
                 continue

@@ -19,11 +19,13 @@ from castwise.quantization.producers.producer import EncodedModules, Encoding, S
 from castwise.quantization.producers.registry import (
     CONVERTED_TO,
     SEVERAL,
+    TYPED,
     WRITTEN,
     WRITTEN_WITH_INPUTS,
     find_recipe,
     known_recipe,
 )
+from castwise.quantization.producers.schemes import scheme_of_files
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import argument, parenthesis, setting
 
@@ -35,10 +37,9 @@ def scheme_named(name: object) -> Scheme:
     all, are in the message.
     """
     rows = {row.scheme: row for row in WRITTEN}
-    all_schemes = {row.name: row for row in schemes()}
-    if name in rows:
-        return all_schemes[name]
-    if name in all_schemes:
+    if isinstance(name, str) and name in rows:
+        return scheme_of_files(name)
+    if name in {row.name for row in schemes()}:
         raise CheckpointError(
             setting("scheme", name) + ": castwise writes no checkpoint of it; it writes "
             f"{', '.join(rows)}"
@@ -73,13 +74,14 @@ def recipes() -> tuple[str, ...]:
 
 
 def written_schemes(recipe: object) -> tuple[str, ...]:
-    """Return the schemes that a producer's checkpoints hold, without biases of groups.
+    """Return the schemes that a producer's folders hold, without biases of groups.
 
-    CheckpointError: castwise writes none of its checkpoints, or only with biases.
+    CheckpointError: castwise writes none of its folders, or only with biases.
     """
-    rows = [row.scheme for row in WRITTEN if row.recipe == recipe and row.symmetric]
+    of_folders = [row for row in WRITTEN if row.symmetric and row.recipe != TYPED]
+    rows = [row.scheme for row in of_folders if row.recipe == recipe]
     if not rows:
-        recipes_by_name = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
+        recipes_by_name = dict.fromkeys(row.recipe for row in of_folders)
         raise CheckpointError(
             setting("recipe", recipe) + f" is not one of {', '.join(recipes_by_name)}"
         )
@@ -88,7 +90,7 @@ def written_schemes(recipe: object) -> tuple[str, ...]:
 
 def most_versatile_recipe() -> str:
     """Return the producer whose checkpoints hold the most schemes."""
-    counts = Counter(row.recipe for row in WRITTEN if row.symmetric)
+    counts = Counter(row.recipe for row in WRITTEN if row.symmetric and row.recipe != TYPED)
     return counts.most_common(1)[0][0]
 
 
@@ -143,11 +145,14 @@ def recipe_for(
         states = all(_states(name, loading.recipe, inputs) for name in names)
         if recipe_name in {None, loading.recipe} and is_loaded and states:
             return recipe or loading.recipe
-    loads = ", ".join(
-        f"{loading.recipe} ({', '.join(loading.with_inputs(inputs))})"
-        for loading in consumer.loads
-        if loading.with_inputs(inputs)
-    )
+    # The files that it loads may hold types of their own.
+    own_schemes = [row.scheme for row in WRITTEN if row.recipe == consumer.form == TYPED]
+    if recipe in {None, TYPED} and inputs is None and {*names} <= {*own_schemes}:
+        return TYPED
+    rows = [(loading.recipe, loading.with_inputs(inputs)) for loading in consumer.loads]
+    if own_schemes and inputs is None:
+        rows.append((TYPED, tuple(own_schemes)))
+    loads = ", ".join(f"{name} ({', '.join(each)})" for name, each in rows if each)
     storage_text = "" if recipe is None else f" as {recipe} stores it"
     storage_text += "" if inputs is None else " with " + argument("inputs", inputs)
     raise CheckpointError(
@@ -156,6 +161,12 @@ def recipe_for(
         + storage_text
         + f"; it loads {loads or 'none so'}"
     )
+
+
+def states_inputs(recipe: str) -> bool:
+    """Return True if configurations, and not the types of tensors, state what a producer stores."""
+    producer = find_recipe(recipe)
+    return bool(producer.writing.rows) and producer.name != TYPED
 
 
 def _states(scheme: str, recipe: str, inputs: str | float | None) -> bool:
@@ -220,7 +231,7 @@ _LEAST_SCALE = 2.0**-126
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(scheme.name for scheme in schemes())
+    return frozenset((*(scheme.name for scheme in schemes()), *scheme_names()))
 
 
 def is_scheme(name: object) -> bool:

@@ -35,6 +35,7 @@ from castwise.checkpoint.requests.options import (
     Transcode,
 )
 from castwise.checkpoint.running.other_files import Patterns
+from castwise.quantization.producers.registry import TYPED
 
 # Plans what is made of the opened source; `is_file` tells that it becomes one file.
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
@@ -92,6 +93,8 @@ def planned_derivation(
 ) -> Iterator[PlannedConversion]:
     """Open the source for a block, and decide what becomes of every tensor."""
     options, derive = derivation(request, run.threads)
+    is_typed = options.report.get("recipe") == TYPED  # also if a map alone names the scheme
+    suffix = f".{TYPED}" if is_typed else SAFETENSORS
     source = source_path(request.source, "source")
     output = output_options(request, run, None)
     excludes = output.patterns.excludes
@@ -101,12 +104,11 @@ def planned_derivation(
             limit = limit or sys.maxsize  # a model in itself becomes a folder
         is_file = becomes_file(checkpoint, destination, limit)
         is_other = is_file and not request.is_plain
-        is_other = is_other and destination.suffix.lower() != request.suffix
+        is_other = is_other and destination.suffix.lower() != suffix
         # The rest is what cannot be a file of any kind; ToFile says what can.
-        if is_other and (is_container(destination) or request.suffix != SAFETENSORS):
+        if is_other and (is_container(destination) or suffix != SAFETENSORS):
             raise CheckpointError(
-                f"{destination}: a quantized checkpoint is a folder or a {request.suffix} file; "
-                "name one"
+                f"{destination}: a quantized checkpoint is a folder or a {suffix} file; name one"
             )
         result = derive(checkpoint, is_file=is_file)
         result.check_loading()

@@ -14,9 +14,9 @@ from castwise.checkpoint.planning.written_schemes import (
     changed_schemes,
     checked_inputs,
     form_names,
+    states_inputs,
 )
 from castwise.checkpoint.requests.options import Transcode
-from castwise.quantization.producers.registry import find_recipe
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import setting
 
@@ -42,7 +42,7 @@ def transcoding(
         )
     rows = checked_architecture(request.architecture)
     inputs = checked_inputs(request.inputs)
-    if inputs is not None and not find_recipe(form).writing.rows:
+    if inputs is not None and not states_inputs(form):
         raise CheckpointError(
             setting("inputs", inputs) + f": a checkpoint of {form} states no inputs; leave it out"
         )

@@ -36,6 +36,7 @@ from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.results.report import FINDINGS, LOSSES, MAX_ZEROS, Progress
 from castwise.dtype_policies import DTypePolicyMap
+from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.registry import TYPED
 from castwise.text.wording import argument, check_switch
@@ -502,7 +503,8 @@ class Quantize(Request):
     heads and adapters do not change unless the map names them; biases and all other tensors do not
     change. `config.json` states the quantization and its exceptions, and the index names the new
     tensors. castwise computes no scales of inputs, because they need data; `inputs` states that
-    engines quantize inputs while the model runs, without data.
+    engines quantize inputs while the model runs, without data. A `.gguf` file, made of another or
+    of a folder, gets blocks of llama.cpp (`scheme="q4_k"`).
 
     The destination appears when it is complete, as with `cast_file`. castwise reads, quantizes and
     writes slabs of whole blocks, so memory does not grow with the size of tensors. It reads a
@@ -537,12 +539,11 @@ class Quantize(Request):
 
     command: ClassVar[str] = "quantize"
     action: ClassVar[str] = "quantized"
-    decodes: ClassVar[bool] = False
 
     scheme: WrittenScheme | None = option(
         default=None,
-        comment="The scheme of linear layers: one of `castwise.quantization.schemes()`. None: "
-        "only the map decides.",
+        comment="The scheme of linear layers: one of `castwise.quantization.schemes()`, or a type "
+        "of llama.cpp for a `.gguf` file. None: only the map decides.",
         metavar="S",
         is_positional=True,
         help="the scheme of linear layers: {schemes}",
@@ -640,6 +641,12 @@ class Quantize(Request):
         "names them)",
     )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written."""
+        is_typed = self.recipe == TYPED or str(self.scheme).upper() in WRITTEN_TYPES
+        return f".{TYPED}" if is_typed else SAFETENSORS
 
 
 @_options

@@ -17,6 +17,7 @@ from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.importance import Importance
+from castwise.checkpoint.planning.transcode.transcode import encode_to_file
 from castwise.checkpoint.planning.written_schemes import (
     checked_inputs_or_scale,
     consumer_named,
@@ -26,11 +27,12 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
+from castwise.quantization.producers.registry import TYPED
 from castwise.quantization.producers.schemes import (
     SCALES,
     check_scales,
-    find_scheme,
     has_scales,
+    scheme_of_files,
     schemes,
 )
 from castwise.text.spelling import typed_values
@@ -54,15 +56,17 @@ def quantizing(
         **({} if encode.importance is None else {"importance": encode.importance.path.name}),
         **architecture_option(encode.architecture),
     }
-    return report, partial(encode_checkpoint, encode=encode)
+    derive = encode_to_file if encode.recipe == TYPED else encode_checkpoint
+    return report, partial(derive, encode=encode)
 
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:
     """Check what is to be quantized, and how."""
-    usual: str | None = request.scheme
+    usual: str | None = _scheme_spelled(request.scheme)
     values = request.dtype_map
     map_name = values if isinstance(values, str) and is_map_name(values) else None
     mapping, origin = _mapping(None if map_name else values)
+    mapping = {key: _scheme_spelled(value) for key, value in mapping.items()}
     if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
         if usual not in (None, default):
             raise CheckpointError(
@@ -119,6 +123,12 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     return encode
 
 
+def _scheme_spelled(name: Any) -> Any:  # noqa: ANN401  (of a caller)
+    """Return the name of a scheme that is spelled in capitals, as llama.cpp does; others as is."""
+    is_capital = isinstance(name, str) and not is_scheme(name) and is_scheme(name.lower())
+    return name.lower() if is_capital else name
+
+
 def checked_embeddings(value: object, consumer: object) -> bool:
     """Return whether embeddings and heads may get schemes; None: if the consumer loads them so."""
     if value is not None and not isinstance(value, bool):
@@ -165,7 +175,7 @@ def _mapping(values: object) -> tuple[dict[str, Any], str]:
 
 def checked_scales(scales: object, names: Sequence[str]) -> str:
     """Return how scales are chosen, which some of the schemes must have."""
-    rows = [find_scheme(name) for name in names] or [*schemes()]
+    rows = [scheme_of_files(name) for name in names] or [*schemes()]
     able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
     check_scales(scales, able)
     return str(scales)

@@ -30,7 +30,7 @@ from castwise.checkpoint.results.sheets import (
     conversion_sheet,
     counts_text,
 )
-from castwise.quantization import schemes
+from castwise.quantization.producers.schemes import bits_of_schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
@@ -212,7 +212,7 @@ def default_max_zeros(rows: Iterable[CastRow]) -> float:
     so few bits.
     """
     names = {row.target for row in rows if isinstance(row.report, CastReport)}
-    bits = [scheme.bits for scheme in schemes() if scheme.name in names]
+    bits = [bits for name, bits in bits_of_schemes().items() if name in names]
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from castwise import _core
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 
 
@@ -80,6 +81,35 @@ BLOCK_TYPES: Mapping[str, tuple[int, int, int]] = {
 
 Those without a layout are decoded by llama.cpp's own package; its `GGML_QUANT_SIZES` are the same.
 """
+
+FILE_TYPES: Mapping[str, int] = {
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q8_0": 7,
+    "Q5_0": 8,
+    "Q5_1": 9,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 14,
+    "Q5_K": 16,
+    "Q6_K": 18,
+    "MXFP4": 38,
+}
+"""What `general.file_type` states of a file whose weights are of a type: `llama_ftype`.
+
+There, K-quants alone are the small ones of their mixes (`MOSTLY_Q4_K_S`)."""
+
+FALLBACKS: Mapping[str, str] = {
+    "Q2_K": "Q4_0",
+    "Q3_K": "Q4_0",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}
+"""What llama.cpp takes for rows that are no whole blocks of 256 (`tensor_type_fallback`)."""
+
+WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits in _core.block_types()}
+"""The bits of a code of each type that castwise writes."""
 
 ROLES: Mapping[str, str] = {".scale": GLOBAL, ".input_scale": ACTIVATION}
 """What llama.cpp reads beside a weight of any type, one for each expert, in the place of ".weight":

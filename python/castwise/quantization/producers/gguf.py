@@ -8,16 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
-from castwise.quantization.producers.block_types import TYPES
+from castwise.quantization.producers.block_types import FALLBACKS, TYPES, WRITTEN_TYPES
 from castwise.quantization.producers.producer import (
     INTEGERS,
     MXFP4_TO_NVFP4,
     Producer,
+    Statements,
     Transcoding,
+    Writing,
+    Written,
     same_schemes,
 )
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.text.wording import setting
+
+_WRITTEN = tuple(
+    Written(
+        name.lower(),
+        stacks=True,
+        inputs="",
+        only_default=True,
+        fallback=FALLBACKS.get(name, "").lower(),
+    )
+    for name in WRITTEN_TYPES
+)
 
 GGUF = Producer(
     "gguf",
@@ -27,6 +41,12 @@ GGUF = Producer(
         forms_from=(*same_schemes("mxfp4", *INTEGERS), MXFP4_TO_NVFP4),
         forms_to=same_schemes("mxfp4"),
         stacks="also",
+    ),
+    writing=Writing(
+        rows=_WRITTEN,
+        write=lambda _: Statements({}, {}, {}),
+        states_several=True,
+        embeddings="loaded",
     ),
 )
 """Whose files state the scheme of each tensor, and whose tensors are single parts."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from castwise.quantization.producers.layouts import Layout, Storage
-from castwise.quantization.producers.schemes import Scheme, find_scheme, has_bias, may_hold
+from castwise.quantization.producers.schemes import Scheme, has_bias, may_hold, scheme_of_files
 from castwise.quantization.producers.stated import STATED_KEY, StatementReader, Stored
 from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 
@@ -32,7 +32,7 @@ def same_schemes(*schemes: str) -> tuple[Form, ...]:
 class Written:
     """A scheme as a producer's checkpoints hold it."""
 
-    scheme: str  # one of `castwise.quantization.schemes()`
+    scheme: str  # one of `castwise.quantization.schemes()`, or a type of blocks
     code: str = ""  # what its configuration calls that
     block: tuple[int, int] | None = None  # the default block, if it is not the scheme's
     # Rows and columns of which those of a weight must be multiples, so that nothing is padded.
@@ -50,12 +50,13 @@ class Written:
     # by a constant scale that is stored; "" if nothing is, or a scale that is not stored.
     inputs: Literal["", "none", "dynamic", "constant"] = "none"
     only_default: bool = False  # no other block than the default is stated so
+    fallback: str = ""  # the scheme to take for rows that are no whole blocks
     recipe: str = ""  # the producer, which the registry fills in
 
     @property
     def row(self) -> Scheme:
         """The row of the scheme."""
-        return find_scheme(self.scheme)
+        return scheme_of_files(self.scheme)
 
 
 @dataclass(frozen=True, slots=True)

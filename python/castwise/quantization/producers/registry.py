@@ -51,7 +51,7 @@ TYPED = GGUF.name
 
 decoder_of_type = block_decoder  # of the types that have no layout
 
-_WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
+_WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX, GGUF)
 
 
 def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Written, ...]:

@@ -101,6 +101,28 @@ def _rows() -> dict[str, Scheme]:
     return read | {row.name: row for row in schemes()}
 
 
+@cache
+def _block_types() -> dict[str, Scheme]:
+    """Return the types of blocks that files hold, and arrays do not, as schemes of integers."""
+    integers = find_scheme("int8_group")
+    return {
+        name.lower(): replace(
+            integers, name=name.lower(), bits=bits, block=(1, elements), recipes=()
+        )
+        for name, elements, _, bits in _core.block_types()
+    }
+
+
+def scheme_of_files(name: object) -> Scheme:
+    """Return the row of a scheme that files hold: as `find_scheme`, or a type of blocks."""
+    return _block_types().get(str(name)) or find_scheme(name)
+
+
+def bits_of_schemes() -> dict[str, int]:
+    """Return the bits of a code of each scheme of arrays or files."""
+    return {row.name: row.bits for row in (*schemes(), *_block_types().values())}
+
+
 def find_scheme(name: object) -> Scheme:
     """Return the row of a name.
 

@@ -1,5 +1,6 @@
 //! Weights in blocks: numpy arrays that the caller has made, to the core.
 
+pub(crate) mod block_types;
 mod options;
 
 use std::ptr::with_exposed_provenance_mut;

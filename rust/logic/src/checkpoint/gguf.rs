@@ -86,6 +86,8 @@ pub struct Data {
     pub start: u64,
     /// Each tensor begins at a multiple of this many bytes from there.
     pub alignment: u64,
+    /// The byte after the last pair of the header.
+    pub pairs_end: u64,
 }
 
 /// Why a header was not read to its end.
@@ -140,13 +142,14 @@ pub enum Fault {
     },
 }
 
-/// Reads the header of a file, and passes on its pairs and then its tensors, in their order.
+/// Reads the header of a file, and passes on its pairs, each with the bytes where it is, and then its tensors, in their
+/// order.
 ///
 /// # Errors
 /// The header is wrong, or `source`, `pair` or `tensor` failed.
 pub fn parse<S: Source>(
     source: S,
-    mut pair: impl FnMut(&str, Value<'_>) -> Result<(), S::Error>,
+    mut pair: impl FnMut(&str, Value<'_>, u64) -> Result<(), S::Error>,
     mut tensor: impl FnMut(Tensor<'_>) -> Result<(), S::Error>,
 ) -> Result<Data, Error<S::Error>> {
     let mut cursor = Cursor::new(source, 0);
@@ -161,6 +164,7 @@ pub fn parse<S: Source>(
     let mut alignment = ALIGNMENT;
     let mut keys = HashSet::new();
     for _ in 0..pairs {
+        let begin = cursor.place;
         let key = cursor.text()?.to_owned();
         let value = cursor.value()?;
         if keys.contains(&key) {
@@ -169,10 +173,11 @@ pub fn parse<S: Source>(
         if key == ALIGNMENT_KEY {
             alignment = whole(value);
         }
-        pair(&key, value).map_err(Error::Raised)?;
+        pair(&key, value, begin).map_err(Error::Raised)?;
         keys.insert(key);
     }
     drop(keys);
+    let pairs_end = cursor.place;
     if alignment == 0 || !alignment.is_multiple_of(ALIGNMENT_UNIT) {
         return Err(Fault::Alignment.into());
     }
@@ -184,7 +189,7 @@ pub fn parse<S: Source>(
         tensor(Tensor { name: &name, shape, kind, offset }).map_err(Error::Raised)?;
     }
     // No overflow: the product is the alignment, or less than twice the place, which has at most 63 bits.
-    Ok(Data { start: cursor.place.div_ceil(alignment) * alignment, alignment })
+    Ok(Data { start: cursor.place.div_ceil(alignment) * alignment, alignment, pairs_end })
 }
 
 /// Reads an array, and passes on its items in their order.
@@ -380,8 +385,8 @@ mod tests {
         let (mut pairs, mut tensors) = (Vec::new(), Vec::new());
         let data = parse(
             bytes,
-            |key, value| {
-                pairs.push(format!("{key}: {value:?}"));
+            |key, value, begin| {
+                pairs.push(format!("{begin} {key}: {value:?}"));
                 Ok(())
             },
             |Tensor { name, shape, kind, offset }| {
@@ -396,8 +401,9 @@ mod tests {
     fn headers_are_read() {
         let bytes = sample();
         let (parts, data) = read(&bytes).unwrap();
-        assert_eq!(parts, ["a: Text(\"é\")", "b: Signed(-2)", "c: Array(74)", "w: [3, 5] 1 64"]);
-        assert_eq!(data, Data { start: bytes.len().next_multiple_of(32) as u64, alignment: 32 });
+        assert_eq!(parts, ["24 a: Text(\"é\")", "47 b: Signed(-2)", "61 c: Array(74)", "w: [3, 5] 1 64"]);
+        let (start, pairs_end) = (bytes.len().next_multiple_of(32) as u64, 103);
+        assert_eq!(data, Data { start, alignment: 32, pairs_end });
         let mut items = Vec::new();
         let item = |value: Value<'_>| {
             items.push(format!("{value:?}"));

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.models.architecture import Architecture, Parameter, normalize_name
 
 _TABLE: Mapping[str, Any] = tomllib.loads(
     Path(__file__).with_name("architectures.toml").read_text("utf-8")
@@ -103,6 +106,22 @@ transformers, so that a model with one is refused.
 """
 LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
 """What transformers takes for keys that are left out, where llama.cpp computes something else."""
+
+
+_ROLES = {role: re.compile("|".join(names)) for role, names in _TABLE["roles"].items()}
+_MATRIX = 2
+
+
+def architecture_of(name: str, tensors: Iterable[TensorInfo]) -> Architecture:
+    """Return the roles of tensors with llama.cpp's names, of any architecture."""
+    parameters: dict[str, Parameter] = {}
+    for info in tensors:
+        key = normalize_name(info.name)
+        if len(info.shape) < _MATRIX or not info.name.endswith(".weight"):
+            continue
+        role = next((role for role, names in _ROLES.items() if names.search(info.name)), "linear")
+        parameters[key] = Parameter(key, role, "experts out in" if role == "experts" else "")
+    return Architecture(f"the GGUF model {name}", "", parameters)
 
 
 def stated_key(config: Mapping[str, Any], key: str) -> str:

@@ -8,7 +8,8 @@ the bytes of a block, and `stored` is its type.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,10 +20,12 @@ from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.gguf._architectures import ARCHITECTURE, architecture_of
 from castwise.checkpoint.containers.gguf._ggml_types import tensor_info
 from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
+from castwise.models.architecture import Architecture
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 
 # Bytes of rows that are put together at a time.
@@ -68,6 +71,9 @@ class GgufReader(WholeModelReader):
         self.tensors: dict[str, TensorInfo] = {}
         self.metadata: dict[str, str] = {}
         self._begins: dict[str, int] = {}
+        # What each key of the first file is there, in bytes: begin and end.
+        self._pairs: dict[str, tuple[int, int]] = {}
+        self.alignment = 1  # of its tensors
         self._gathers: dict[str, Gathered] = {}
         try:
             self._values, self._arrays = self._read_header(file, 0)
@@ -89,7 +95,7 @@ class GgufReader(WholeModelReader):
         `begin` is added to the places of the tensors.
         """
         places: list[tuple[TensorInfo, int]] = []
-        values, arrays, start, alignment = parse_gguf_header(
+        values, arrays, (begins, end), start, alignment = parse_gguf_header(
             file.read,
             file.size,
             lambda name, shape, kind, offset: places.append(
@@ -97,6 +103,9 @@ class GgufReader(WholeModelReader):
             ),
             CheckpointError,
         )
+        if not begin:
+            self._pairs = dict(zip(begins, pairwise((*begins.values(), end)), strict=True))
+            self.alignment = alignment
         for info, offset in places:
             if info.name in self.tensors:
                 raise CheckpointError(f"tensor {info.name!r} is there twice")
@@ -166,6 +175,21 @@ class GgufReader(WholeModelReader):
             for key, begin in self._arrays.items()
         }
         return self._values | arrays
+
+    def pairs(self, left_out: Collection[str]) -> list[bytes]:
+        """Return the keys and values of the header as they are in it, but for some keys."""
+        left_out = {*left_out, *_SPLIT_KEYS}
+        return [
+            self._file.read(begin, end - begin)
+            for key, (begin, end) in self._pairs.items()
+            if key not in left_out
+        ]
+
+    def architecture(self) -> Architecture | None:
+        """Return the roles of the tensors by llama.cpp's names; None if these were changed."""
+        if not self.metadata.get(ARCHITECTURE):
+            return None
+        return architecture_of(self.metadata[ARCHITECTURE], self.tensors.values())
 
     def logical_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the weight in a tensor; its last axis has no blocks."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate
 from typing import BinaryIO
@@ -24,13 +26,17 @@ from castwise.checkpoint.containers.gguf._architectures import (
 from castwise.checkpoint.containers.gguf._ggml_types import PLAIN
 from castwise.checkpoint.containers.gguf._package import gguf_package
 from castwise.checkpoint.containers.interface import Elements, PlacedWriter, Reader
-from castwise.quantization.producers.block_types import BLOCK_TYPES
+from castwise.checkpoint.containers.whole_models import WholeModelReader
+from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, WRITTEN_TYPES
 
 _MAX_AXES = 4  # ggml's own limit
 _ALIGNMENT = 32  # the package's own
 _KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEGER: "INT32"}
 # The types of blocks that are written, by what reports call the scheme.
-_WRITTEN = {"mxfp4": "MXFP4"}
+_WRITTEN = {"mxfp4": "MXFP4", **{name.lower(): name for name in WRITTEN_TYPES}}
+# What a file with quantized tensors states of them: of which type most are, and how all are stored.
+_FILE_TYPE, _VERSION = "general.file_type", "general.quantization_version"
+_FILE_VERSION, _QUANTIZATION_VERSION, _UINT32 = 3, 2, 4
 
 
 class Typed(str):
@@ -54,20 +60,25 @@ class GgufWriter(PlacedWriter):
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
-        del source
         self._file = file
         self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
-        if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {Typed}:
+        is_typed = {*map(type, metadata.values())} == {Typed}
+        own = source if isinstance(source, WholeModelReader) and not is_typed else None
+        if own is None and not (is_typed and ARCHITECTURE in metadata):
             raise CheckpointError(
                 "a .gguf file states the architecture and the tokens of its model, so castwise "
                 "writes one only of a model folder: castwise transcode MODEL OUT.gguf --to gguf"
             )
         counts = [math.prod(plan.info.shape) for plan in self.planned.values()]
         lengths = [self.elements(n).nbytes(c) for n, c in zip(self.order, counts, strict=True)]
-        *offsets, end = accumulate((-(-n // _ALIGNMENT) * _ALIGNMENT for n in lengths), initial=0)
-        header = _header(self.planned.values(), lengths, metadata)
-        start = -(-len(header) // _ALIGNMENT) * _ALIGNMENT
+        alignment = _ALIGNMENT if own is None else own.alignment
+        *offsets, end = accumulate((-(-n // alignment) * alignment for n in lengths), initial=0)
+        if own is None:
+            header = _header(self.planned.values(), lengths, metadata)
+        else:
+            header = _header_like(own, self.planned.values(), offsets)
+        start = -(-len(header) // alignment) * alignment
         self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
         file.write(header.ljust(start, b"\0"))
         file.flush()
@@ -106,6 +117,32 @@ def _header(plans: Iterable[Planned], lengths: Sequence[int], metadata: Mapping[
     return header.getvalue()
 
 
+def _header_like(
+    reader: WholeModelReader, plans: Collection[Planned], offsets: Sequence[int]
+) -> bytes:
+    """Return the header of a file of the same model, whose tensors have other types."""
+    types = [_type_of(plan) for plan in plans]
+    counts = Counter(plan.label for plan in plans if plan.label)
+    stated = {_VERSION: _QUANTIZATION_VERSION}
+    if counts:
+        (label, _), *_ = counts.most_common(1)
+        stated[_FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
+    pairs = reader.pairs(stated)
+    pairs += [_text(key) + struct.pack("<II", _UINT32, value) for key, value in stated.items()]
+    infos = [
+        _text(plan.info.name)
+        + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, offset)
+        for plan, (kind, shape), offset in zip(plans, types, offsets, strict=True)
+    ]
+    counted = struct.pack("<IQQ", _FILE_VERSION, len(infos), len(pairs))
+    return b"".join([b"GGUF", counted, *pairs, *infos])
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
 def _type_of(plan: Planned) -> tuple[int, tuple[int, ...]]:
     """Return the number of a tensor's type, and its shape in elements."""
     info, format_name = plan.info, plan.target or plan.info.format
@@ -118,6 +155,7 @@ def _type_of(plan: Planned) -> tuple[int, tuple[int, ...]]:
     if kind is None or len(shape) > _MAX_AXES:
         raise CheckpointError(
             f"tensor {info.name!r} is {format_name or info.stored} of {len(shape)} axes; GGUF has "
-            f"{', '.join(PLAIN.values())} of {_MAX_AXES} axes or fewer, and MXFP4"
+            f"{', '.join(PLAIN.values())} of {_MAX_AXES} axes or fewer, and "
+            f"{', '.join(_WRITTEN.values())}"
         )
     return kind, shape

@@ -13,7 +13,9 @@ from castwise._core import PolicyMap, finfo
 from castwise.arrays.dtype_map import KEEP, DtypeMap, is_whole_name
 from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
+from castwise.checkpoint.containers import whole_model_refusal
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.planning.checkpoint_model import check_rows, check_shapes
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
@@ -21,9 +23,9 @@ from castwise.checkpoint.planning.decode.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.encode.encoded_weight import (
-    EncodedWeight,
     encoding_threads,
     share,
+    weight_type,
 )
 from castwise.checkpoint.planning.importance import (
     ChannelNumbers,
@@ -40,12 +42,12 @@ from castwise.checkpoint.planning.written_schemes import (
     statements,
     written_row,
 )
-from castwise.checkpoint.results.report import kept_tensors, kept_text
+from castwise.checkpoint.results.report import KeptTensors, kept_tensors, kept_text
 from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
 from castwise.quantization.producers.producer import Encoding, Statements, Written
-from castwise.quantization.producers.registry import find_recipe, producer_of_model
+from castwise.quantization.producers.registry import TYPED, find_recipe, producer_of_model
 from castwise.quantization.producers.schemes import has_scales
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
@@ -111,21 +113,8 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     CheckpointError: it is quantized already; no weight of it would be; or the recipe cannot hold
     one.
     """
-    check_rows([name for part in source.components for name in part.names()], encode.architecture)
-    choices = [_choice_of(source, component, encode) for component in source.components]
-    unused_patterns = _check_used(source, encode, choices)
-    plain_tensors = kept_tensors(
-        (row for choice in choices for row in choice.kept_rows()),
-        sum(info.nbytes for info in source.tensors.values()),
-    )
-    if not any(choice.encodings for choice in choices):
-        raise CheckpointError(
-            f"{source.path}: no weight in it would be quantized: no linear layer's, and none that "
-            "a map "
-            + parenthesis("dtype_map")
-            + " gives a scheme to"
-            + ("; " + kept_text(plain_tensors) if plain_tensors else "")
-        )
+    _check_files(source, encode.recipe, is_file=is_file)
+    choices, unused_patterns, plain_tensors = choices_of(source, encode)
     match = None if encode.importance is None else ImportanceMatch(encode.importance)
     numbers = [{} if match is None else _numbers(choice, match) for choice in choices]
     return DerivedCheckpoint(
@@ -142,6 +131,44 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         kept_tensors=plain_tensors,
         importance=None if match is None else match.use(),
     )
+
+
+def choices_of(
+    source: Checkpoint, encode: Encode
+) -> tuple[list[WeightChoice], dict[str, str | None], list[KeptTensors]]:
+    """Choose the weights of all components; return also unused patterns, and what stays.
+
+    CheckpointError: as `encode_checkpoint`.
+    """
+    check_rows([name for part in source.components for name in part.names()], encode.architecture)
+    choices = [_choice_of(source, component, encode) for component in source.components]
+    unused_patterns = _check_used(source, encode, choices)
+    plain_tensors = kept_tensors(
+        (row for choice in choices for row in choice.kept_rows()),
+        sum(info.nbytes for info in source.tensors.values()),
+    )
+    if not any(choice.encodings for choice in choices):
+        raise CheckpointError(
+            f"{source.path}: no weight in it would be quantized: no linear layer's, and none that "
+            "a map "
+            + parenthesis("dtype_map")
+            + " gives a scheme to"
+            + ("; " + kept_text(plain_tensors) if plain_tensors else "")
+        )
+    return choices, unused_patterns, plain_tensors
+
+
+def _check_files(source: Checkpoint, recipe: str, *, is_file: bool) -> None:
+    """Refuse a source or a destination that a producer's weights cannot come from or go to."""
+    is_whole, suffix = isinstance(source.file, WholeModelReader), f".{TYPED}"
+    if is_whole and recipe != TYPED:
+        raise whole_model_refusal(source.path, source.suffix)
+    if recipe == TYPED and not is_file:
+        raise CheckpointError(
+            f"{source.path}: weights of "
+            + setting("recipe", recipe)
+            + f" are those of a {suffix} file; name one"
+        )
 
 
 def candidate_parts(
@@ -288,7 +315,8 @@ def _facts_of(source: Checkpoint, component: Component, encode: Encode) -> Sourc
         "what may state how it is stored",
         encode.architecture,
     )
-    if facts.quantization is not None:
+    is_typed = isinstance(source.file, WholeModelReader)  # which states the types of plain tensors
+    if facts.quantization is not None and (facts.quantization.weights or not is_typed):
         _refuse_quantized(source, facts, facts.quantization)
     if not isinstance(facts.statement.configs.get(CONFIG, {}), dict):
         raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
@@ -462,9 +490,10 @@ class _Chooser:
         rows, columns = shape[-2:][:: -1 if row.is_transposed else 1]
         width = encoding.block[1]
         if width and encoding.block[0] == 1 and columns % width:
+            other = f", or give it {row.fallback} in a map " + parenthesis("dtype_map")
             yield (
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
-                f"of {width} along {columns} columns; " + LEAVE
+                f"of {width} along {columns} columns; " + LEAVE + (other if row.fallback else "")
             )
         if row.square and rows <= encoding.block[0] and columns <= width:
             yield (
@@ -596,7 +625,7 @@ def _encoded_tensors(
     ]
     threads = encoding_threads(shapes, encode.threads)
     weights = {
-        name: EncodedWeight(
+        name: weight_type(encoding)(
             tensors_of_shards[name], tensors_of_shards, encoding, threads, numbers.get(name)
         )
         for name, encoding in choice.encodings.items()

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, compare, restore_report
-from castwise.checkpoint._errors import LEAVE, CheckpointError
+from castwise._core import CastReport, compare, restore_report
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
     Arrays,
@@ -26,6 +25,12 @@ from castwise.checkpoint.planning.derived_reader import (
     WeightJob,
     WeightSlab,
     derived_info,
+)
+from castwise.checkpoint.planning.encode.blocks import (
+    blocks_of_row,
+    check_finite,
+    encode_rows,
+    is_of_blocks,
 )
 from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
@@ -41,6 +46,9 @@ from castwise.quantization.producers.registry import find_recipe
 
 # Elements of all slabs that are read, encoded or waiting to be written at a time.
 _FLIGHT_ELEMENTS = 4 << 20
+
+# The format of blocks.
+_BYTES = np.dtype(np.uint8).name
 
 Array = NDArray[Any]
 
@@ -113,12 +121,16 @@ class EncodedWeight:
             rows, columns = columns, rows
         self._stack, self._rows, self._columns = tuple(stack), rows, columns
         self._dtype = numpy_dtype(info.format or "")
-        matrix_parts = _parts(encoding, self._dtype, rows, columns)
+        matrix_parts = self._parts_of_matrix()
         self._parts: Sequence[_EncodedPart] = matrix_parts
         if stack:
             self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
         self._needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
+
+    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
+        """Return what a matrix of its rows and columns becomes."""
+        return _parts(self.encoding, self._dtype, self._rows, self._columns)
 
     def tensors(self) -> list[DerivedTensor]:
         """Describe the tensors that it becomes, the payload first."""
@@ -233,14 +245,30 @@ class EncodedWeight:
 
     def _largest(self, array: Array, threads: int) -> float:
         """Return the largest magnitude; refuse what is not finite."""
-        largest = block_amax(array, threads=threads)
-        if not math.isfinite(largest):
-            description = "NaN" if math.isnan(largest) else "infinite"
-            raise CheckpointError(
-                f"tensor {self.info.name!r} cannot be quantized: it has an element that is "
-                f"{description}, for which no scale is right; mend it, or " + LEAVE
-            )
-        return largest
+        return check_finite(array, self.info.name, threads)
+
+
+class BlockWeight(EncodedWeight):
+    """A weight that becomes blocks of bytes, in a tensor of its own name."""
+
+    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
+        blocks = blocks_of_row(self.encoding, self._columns)
+        shape, row_bytes = (self._rows, *blocks), math.prod(blocks)
+        part = _EncodedPart("weight", _BYTES, shape, None, self._rows * row_bytes, row_bytes)
+        return (part,)
+
+    def _encode(
+        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
+    ) -> tuple[Arrays, CastReport | None]:
+        """Read a slab, quantize it, and measure that."""
+        (first, _), _ = ranges[-2:]
+        blocks, report = encode_rows(self._read(ranges), self.info.name, first, self.encoding)
+        return dict.fromkeys(parts, blocks), report
+
+
+def weight_type(encoding: Encoding) -> type[EncodedWeight]:
+    """Return what makes weights of an encoding."""
+    return BlockWeight if is_of_blocks(encoding) else EncodedWeight
 
 
 def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:

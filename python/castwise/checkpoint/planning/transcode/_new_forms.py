@@ -10,7 +10,12 @@ import numpy as np
 
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.checkpoint.planning.written_schemes import encoding, padding_problem, written_row
+from castwise.checkpoint.planning.written_schemes import (
+    encoding,
+    padding_problem,
+    states_inputs,
+    written_row,
+)
 from castwise.models.model import EXPERTS as ROLE_OF_EXPERTS
 from castwise.models.model import MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import QuantizedArray, QuantizedWeight
@@ -153,7 +158,7 @@ def give_form(
         if block is None:
             raise ValueError(f"{weight.payload!r}: nothing states weight_block_size")
         high, wide = block
-    elif not producer.writing.rows:
+    elif not states_inputs(recipe):
         high, wide = find_scheme(scheme).block
     else:
         row = written_row(scheme, recipe, inputs)

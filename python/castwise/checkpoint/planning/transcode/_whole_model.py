@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import cast
+from castwise._core import CastReport, cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers.whole_models import (
@@ -29,12 +30,14 @@ from castwise.checkpoint.planning.derived_reader import (
     WeightSlab,
     derived_info,
 )
+from castwise.checkpoint.planning.encode.blocks import blocks_of_row, encode_rows
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.models.model import STACK, WEIGHT
 from castwise.quantization.arrays.conversion import blocks_of, of_rows
 from castwise.quantization.arrays.views import Views
+from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.weights.decoding import Slab as Cut
 
 _NAN = 255
@@ -57,15 +60,17 @@ class WholeModel:
     CheckpointError if castwise does not know what it is there, or it is not complete.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         model: ModelFormat,
         folder: Path,
         config: Mapping[str, Any],
         stored_tensors: StoredTensors,
         weights: Mapping[str, TranscodedWeight],  # by their payloads
+        encodings: Mapping[str, Encoding] = MappingProxyType({}),  # of plain weights, by name
     ) -> None:
         self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
+        self._encodings = encodings
         outline = model.outline(folder, config)
         self._constants = outline.constants
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
@@ -77,7 +82,8 @@ class WholeModel:
             leading, *following = sources
             if leading.stored_name not in weights:
                 self.left_out |= {source.stored_name for source in following}
-                if leading.place.expert is None and leading.place.rows == Rows():
+                is_whole = leading.place.expert is None and leading.place.rows == Rows()
+                if is_whole and leading.stored_name not in encodings:
                     self.new_names[leading.stored_name] = name
                     continue
             self._becomes.setdefault(leading.stored_name, {})[name] = sources
@@ -147,7 +153,9 @@ class WholeModel:
     def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""
         forms = {
-            source.stored_name in self._weights or self._stored_tensors[source.stored_name].format
+            source.stored_name in self._weights
+            or self._encodings.get(source.stored_name)
+            or self._stored_tensors[source.stored_name].format
             for source in sources
         }
         if len(forms) > 1:
@@ -162,13 +170,15 @@ class WholeModel:
             self._blocks(name, sources, is_further=number > 0)
             for number, (name, sources) in enumerate(becomes.items())
         ]
-        if payload != next(iter(self._weights)):
-            return tensors
-        for name, array in self._constants.items():  # of no stored tensor, so with the first
-            info = derived_info(name, self._stored_tensors[payload].label, array.shape, 0)
+        is_first = payload == next(iter(self._weights))
+        return [*tensors, *(self._constants_beside(payload) if is_first else ())]
+
+    def _constants_beside(self, home: str) -> Iterator[DerivedTensor]:
+        """Describe tensors that are made of no stored one, so that they come with the first."""
+        for name, array in self._constants.items():
+            info = derived_info(name, self._stored_tensors[home].label, array.shape, 0)
             job = WeightJob.of_one(name, partial(_constant, array))
-            tensors.append(DerivedTensor(info, array.dtype.name, payload, [], job))
-        return tensors
+            yield DerivedTensor(info, array.dtype.name, home, [], job)
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> DerivedTensor:
         weights = [self._weights[source.stored_name] for source in sources]
@@ -207,7 +217,7 @@ class WholeModel:
 
     def plain(self) -> dict[str, list[DerivedTensor]]:
         """Describe what is made of plain tensors, by the one in whose place it comes."""
-        return {
+        tensors = {
             home: [
                 self._plain(name, sources, number)
                 for number, (name, sources) in enumerate(new_tensors)
@@ -215,6 +225,10 @@ class WholeModel:
             for home, becomes in self._becomes.items()
             if home not in self._weights and (new_tensors := becomes.items())
         }
+        if self._encodings:
+            first = next(iter(tensors))
+            tensors[first] += self._constants_beside(first)
+        return tensors
 
     def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DerivedTensor:
         home, axis, place = sources[0]
@@ -227,10 +241,40 @@ class WholeModel:
         )
         shape = list(info.shape)
         shape[axis] = place.rows.count(shape[axis])
+        source_names = [source.stored_name for source in sources]
+        if (encoding := self._encodings.get(home)) is not None:
+            block_shape = (*stack, *shape[:-1], *blocks_of_row(encoding, shape[-1]))
+            new_info = derived_info(name, info.label, block_shape, nbytes)
+            slabs = partial(self._encoded_slabs, name, sources, encoding)
+            scheme = encoding.written.scheme
+            return DerivedTensor(
+                new_info, _CODES, home, source_names, WeightJob(name, slabs), scheme=scheme
+            )
         new_info = derived_info(name, info.label, (*stack, *shape), nbytes)
         to = _F32 if self._format.float32.fullmatch(name) else info.format or ""
         job = WeightJob.of_one(name, partial(self._plain_slabs, sources, to))
-        return DerivedTensor(new_info, to, home, [source.stored_name for source in sources], job)
+        return DerivedTensor(new_info, to, home, source_names, job)
+
+    def _encoded_slabs(
+        self,
+        name: str,
+        sources: Iterable[_Source],
+        encoding: Encoding,
+        _names: Collection[str],
+        _format: str | None,
+    ) -> Iterator[WeightSlab]:
+        """List the slabs of a tensor of blocks that plain weights become."""
+        for source in sources:
+            stored_name, rows = source.stored_name, source.place.rows
+            info = self._stored_tensors[stored_name]
+            for ranges in cuts_of(self._stored_tensors, stored_name, rows.period):
+                (start, stop), _ = ranges
+                count = rows.count(stop - start) * math.prod(
+                    blocks_of_row(encoding, info.shape[-1])
+                )
+                read = partial(self._box, source, ranges, info.format or "")
+                make = partial(_encoded_blocks, name, read, (stored_name, start), encoding)
+                yield WeightSlab({name: count}, make)
 
     def _plain_slabs(
         self, sources: Iterable[_Source], to: str
@@ -253,6 +297,14 @@ class WholeModel:
 def _constant(array: NDArray[Any]) -> list[tuple[int, Callable[[], NDArray[Any]]]]:
     """Return an array as one slab."""
     return [(array.size, lambda: array)]
+
+
+def _encoded_blocks(
+    name: str, read: Callable[[], NDArray[Any]], place: tuple[str, int], encoding: Encoding
+) -> tuple[Arrays, CastReport | None]:
+    """Quantize rows of a plain weight, whose name and first row are the place."""
+    blocks, report = encode_rows(read(), *place, encoding)
+    return {name: blocks}, report
 
 
 def _form(weight: TranscodedWeight) -> Views:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.whole_models import ModelFormat
-from castwise.checkpoint.planning.component import Derived
+from castwise.checkpoint.planning.component import Derived, SourceComponent
+from castwise.checkpoint.planning.derived_reader import DerivedTensor
+from castwise.checkpoint.planning.encode.encode import WeightChoice
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
 from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.quantization.producers.stated import CONFIG
+
+
+def derive_encoded_model(target: ModelFormat, choice: WeightChoice, threads: int) -> Derived:
+    """Derive a plain component that becomes a file whose chosen weights are quantized.
+
+    CheckpointError: as `derive_whole_model`.
+    """
+    facts, config = choice.facts, _config_of(choice.facts)
+    encodings = choice.encodings
+    try:
+        folder, stored = facts.component.folder, facts.stored_tensors
+        model = WholeModel(target, folder, config, stored, {}, encodings)
+    except CheckpointError as error:
+        raise facts.refusal(str(error)) from error
+    schemes = {encoding.written.scheme for encoding in encodings.values()}
+    return _derived(target, facts, model, {}, {}, threads, schemes)
 
 
 def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
@@ -20,15 +41,34 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
     facts = plan.facts
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)
-    config = facts.statement.configs.get(CONFIG)
-    if not isinstance(config, dict):
-        raise facts.refusal("no config.json states its hyperparameters; name its folder")
+    config = _config_of(facts)
     weights = {weight.weight.payload: weight for weight in plan.new_weights}
     try:
         model = WholeModel(target, facts.component.folder, config, facts.stored_tensors, weights)
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
     tensors, left_out = new_tensors(plan, model.tensors)
+    schemes = {plan.scheme_of(weight) for weight in plan.weights}
+    return _derived(target, facts, model, tensors, left_out, plan.threads, schemes)
+
+
+def _config_of(facts: SourceComponent) -> Mapping[str, Any]:
+    config = facts.statement.configs.get(CONFIG)
+    if not isinstance(config, dict):
+        raise facts.refusal("no config.json states its hyperparameters; name its folder")
+    return config
+
+
+def _derived(  # noqa: PLR0917
+    target: ModelFormat,
+    facts: SourceComponent,
+    model: WholeModel,
+    tensors: dict[str, list[DerivedTensor]],
+    left_out: dict[str, str],
+    threads: int,
+    schemes: Collection[str],
+) -> Derived:
+    """Return what a component becomes, with what is made of plain tensors, too."""
     tensors |= model.plain()
     left_out |= dict.fromkeys(model.left_out, "")
     facts.check_names(tensors, left_out, model.new_names)
@@ -37,9 +77,9 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
         tensors=tensors,
         left_out=left_out,
         new_names=model.new_names,
-        threads=plan.threads,
+        threads=threads,
         consumed_paths=[facts.prefix + name for name in (*CONFIGS, *target.tokenizer_files)],
         statements=Statements({}, {}, model.metadata),
-        schemes={plan.scheme_of(weight) for weight in plan.weights},
+        schemes=schemes,
         metadata=lambda _: {},
     )

@@ -4,21 +4,69 @@ from __future__ import annotations
 
 from functools import partial
 
-from castwise.arrays.dtype_map import DtypeMap
+from castwise.arrays.dtype_map import KEEP, DtypeMap
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers import model_files
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.whole_models import ModelFormat, WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import check_rows
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.encode.encode import Encode, choices_of, encode_checkpoint
 from castwise.checkpoint.planning.transcode._transcode_plan import (
     derive_transcoded,
     plan_transcoding,
 )
-from castwise.checkpoint.planning.transcode._whole_model_plan import derive_whole_model
+from castwise.checkpoint.planning.transcode._whole_model_plan import (
+    derive_encoded_model,
+    derive_whole_model,
+)
 from castwise.models.architecture import Architecture
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
-from castwise.text.wording import parenthesis
+from castwise.text.wording import parenthesis, setting
+
+
+def _check_whole(source: Checkpoint, target: ModelFormat, recipe: str, *, is_file: bool) -> None:
+    """Refuse what does not become one file of one model."""
+    several = [component.place for component in source.components]
+    if not is_file:
+        raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
+    if len(several) > 1:
+        raise CheckpointError(
+            f"{source.path} has tensors in {join_names(several)}, and a {target.label} file is of "
+            "one model; leave out the others " + parenthesis("exclude")
+        )
+
+
+def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
+    """Return an opened checkpoint as a file of a whole model whose weights are quantized.
+
+    CheckpointError: as `encode_checkpoint` and `transcode_checkpoint`.
+    """
+    target = model_format(f".{encode.recipe}")
+    if target is None or isinstance(source.file, WholeModelReader):
+        return encode_checkpoint(source, encode, is_file=is_file)
+    _check_whole(source, target, encode.recipe, is_file=is_file)
+    formats = dict(encode.dtypes.keys.items())
+    wrong = next((key for key, value in formats.items() if value not in {None, KEEP}), None)
+    if wrong is not None:
+        raise CheckpointError(
+            setting("dtype_map", wrong)
+            + f": a {target.label} file keeps the dtype of what is not quantized, or has it in "
+            f"float32; leave {formats[wrong]} out"
+        )
+    (choice,), unused_patterns, plain_tensors = choices_of(source, encode)
+    part = derive_encoded_model(target, choice, encode.threads)
+    return DerivedCheckpoint(
+        source,
+        [part],
+        DtypeMap.from_mapping({target.float32.pattern: "float32"}),
+        is_file=is_file,
+        recipe=encode.recipe,
+        unused_patterns=unused_patterns,
+        consumer=encode.consumer,
+        kept_tensors=plain_tensors,
+    )
 
 
 def transcode_checkpoint(
@@ -39,16 +87,9 @@ def transcode_checkpoint(
     CheckpointError: it is not quantized, or not in a form that can be transcoded; or it has tensors
     that the other form has no place for.
     """
-    several = [component.place for component in source.components]
     target = model_format(f".{recipe}")
-    if target is not None and not is_file:
-        raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
-    if target is not None and len(several) > 1:
-        raise CheckpointError(
-            f"{source.path} has tensors in {join_names(several)}, and a {target.label} file is of "
-            "one model; "
-            "leave out the others " + parenthesis("exclude")
-        )
+    if target is not None:
+        _check_whole(source, target, recipe, is_file=is_file)
     model = model_files(source, None, is_file=is_file)
     storing = producer_of_model(model.config.get("model_type"))
     if storing is not None and find_recipe(recipe).writing.is_loaded:

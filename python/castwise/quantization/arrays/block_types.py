@@ -1,0 +1,39 @@
+"""Matrices as the blocks of bytes that llama.cpp stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast, decode_block_type, encode_block_type
+from castwise.quantization.producers.block_types import BLOCK_TYPES
+
+
+def encode_type(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """Return the blocks of a matrix (rows, columns).
+
+    ValueError: no float16 holds the scale of a block, or rows are no whole blocks.
+    """
+    _, elements, size = BLOCK_TYPES[name]
+    rows, columns = array.shape
+    values = np.ascontiguousarray(cast(array, np.float32, threads=1))
+    blocks = np.empty((rows, columns // elements, size), np.uint8)
+    overflow = encode_block_type(values, blocks, name)
+    if overflow is not None:
+        row, block = divmod(overflow, columns // elements)
+        peak = float(np.abs(values.reshape(-1, elements)[overflow]).max())
+        raise ValueError(
+            f"the scale of block {block} of row {row}, whose largest magnitude is {peak:.6g}, is "
+            "beyond the range of float16"
+        )
+    return blocks
+
+
+def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
+    """Return the values of blocks (rows, blocks, bytes) as a matrix."""
+    rows, count, _ = blocks.shape
+    values = np.empty((rows, count * BLOCK_TYPES[name][1]), np.float32)
+    decode_block_type(blocks, values, name)
+    return values

@@ -1,0 +1,91 @@
+//! Blocks of bytes of llama.cpp: dense numpy arrays that the caller has made, to the core.
+
+use castwise_core::quantization::{self as core, BLOCK_TYPES, BlockType};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::array::{Array, Order, shown, target_fault};
+use crate::error::to_python;
+use crate::runtime::release;
+
+/// An address that another thread may use.
+struct Address(*mut u8);
+// SAFETY: it is only followed in calls whose caller holds the arrays, and that pass it on.
+unsafe impl Send for Address {}
+
+impl Address {
+    /// Returns the address; a method, so that closures capture the whole.
+    fn get(self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// Return name, elements, bytes and bits of a code of each type.
+#[pyfunction]
+pub(crate) fn block_types(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, BLOCK_TYPES.iter().map(|row| (row.name, row.elements, row.bytes, row.bits)))
+}
+
+/// Quantize float32 to blocks of a type; the first block whose scale no float16 holds, or None.
+#[pyfunction]
+pub(crate) fn encode_block_type(
+    x: &Bound<'_, PyAny>,
+    blocks: &Bound<'_, PyAny>,
+    name: &str,
+) -> PyResult<Option<usize>> {
+    let (row, count, source, target) = operands(x, blocks, name, true)?;
+    let call = move || {
+        let (x, blocks) = (source.get(), target.get());
+        // SAFETY: numpy vouched for memory of so many dense blocks, which `operands` counted, and which are apart; the
+        // target is writeable.
+        unsafe { core::encode_block_type(row, x.cast(), blocks, count) }
+    };
+    Ok(release(blocks.py(), count * row.elements * 4, call))
+}
+
+/// Decode blocks of a type to float32.
+#[pyfunction]
+pub(crate) fn decode_block_type(
+    blocks: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    name: &str,
+) -> PyResult<()> {
+    let (row, count, out_address, blocks_address) = operands(out, blocks, name, false)?;
+    let call = move || {
+        let (out, blocks) = (out_address.get(), blocks_address.get());
+        // SAFETY: as for `encode_block_type`.
+        unsafe { core::decode_block_type(row, blocks, out.cast(), count) };
+    };
+    release(out.py(), count * row.elements * 4, call);
+    Ok(())
+}
+
+/// Checks elements and blocks, of which one is written; returns how many blocks there are, and where both begin.
+fn operands(
+    elements: &Bound<'_, PyAny>,
+    blocks: &Bound<'_, PyAny>,
+    name: &str,
+    encodes: bool,
+) -> PyResult<(&'static BlockType, usize, Address, Address)> {
+    let row = core::find_block_type(name).map_err(to_python)?;
+    let (x, bytes) = (Array::of_numpy("x", elements)?, Array::of_numpy("blocks", blocks)?);
+    let count = bytes.bytes() / row.bytes;
+    let target = if encodes { &bytes } else { &x };
+    let fits = (x.format.name(), bytes.format.item_size()) == ("float32", 1)
+        && !x.swapped
+        && [&x, &bytes].iter().all(|array| array.is_in_order(Order::C))
+        && (x.bytes(), bytes.bytes()) == (count * row.elements * 4, count * row.bytes)
+        && x.shape().last().is_none_or(|columns| columns.is_multiple_of(row.elements));
+    if !fits || x.may_overlap(&bytes) || target_fault(target, None).is_some() {
+        return Err(PyValueError::new_err(format!(
+            "x of shape {} and blocks of shape {} do not fit; give float32 in rows of whole blocks of {}, and apart from \
+             it uint8 with {} for each block, both in C order, and a writeable target.",
+            shown(x.shape()),
+            shown(bytes.shape()),
+            row.elements,
+            row.bytes
+        )));
+    }
+    Ok((row, count, Address(x.pointer()), Address(bytes.pointer())))
+}

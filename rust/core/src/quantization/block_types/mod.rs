@@ -1,0 +1,165 @@
+//! Blocks of bytes that hold scales and codes, as llama.cpp stores them: the table of those that are written.
+//!
+//! Blocks are what the reference functions of llama.cpp make without an importance matrix, bit for bit: each operation is
+//! rounded to float32, in their order. Blocks of 32 have a scale, and some a minimum. Those of 256 (K-quants) have a scale
+//! of scales, and for each 8 or 16 parts of a block a search over candidates (`search`).
+
+mod half;
+mod layout;
+mod search;
+mod small;
+mod super_blocks;
+
+use crate::cpu::DefaultEnvironment;
+use crate::error::Error;
+pub use layout::BlockType;
+use layout::{Field, MOST_BYTES, MOST_ELEMENTS, MOST_MAGNITUDE, Parts, Rule};
+use search::{Affine, Symmetric};
+
+const fn field(offset: usize, width: usize, distance: usize, shift: usize) -> Field {
+    Field { offset, width, distance, shift }
+}
+
+const Q2: Affine = Affine { bits: 2, length: 16, first: -0.5, steps: 15, is_absolute: true };
+const Q4: Affine = Affine { bits: 4, length: 32, first: -1.0, steps: 20, is_absolute: false };
+const Q5: Affine = Affine { bits: 5, length: 32, first: -0.5, steps: 15, is_absolute: false };
+
+/// The table.
+#[rustfmt::skip]
+pub static BLOCK_TYPES: &[BlockType] = &[
+    BlockType { name: "Q4_0", elements: 32, bytes: 18, bits: 4, scale: 0, minimum: None, rule: Rule::Extreme, codes: &[field(2, 4, 16, 0)] },
+    BlockType { name: "Q4_1", elements: 32, bytes: 20, bits: 4, scale: 0, minimum: Some(2), rule: Rule::Range, codes: &[field(4, 4, 16, 0)] },
+    BlockType { name: "Q5_0", elements: 32, bytes: 22, bits: 5, scale: 0, minimum: None, rule: Rule::Extreme, codes: &[field(6, 4, 16, 0), field(2, 1, 1, 4)] },
+    BlockType { name: "Q5_1", elements: 32, bytes: 24, bits: 5, scale: 0, minimum: Some(2), rule: Rule::Range, codes: &[field(8, 4, 16, 0), field(4, 1, 1, 4)] },
+    BlockType { name: "Q8_0", elements: 32, bytes: 34, bits: 8, scale: 0, minimum: None, rule: Rule::Magnitude, codes: &[field(2, 8, 32, 0)] },
+    BlockType { name: "Q2_K", elements: 256, bytes: 84, bits: 2, scale: 80, minimum: Some(82), rule: Rule::Affine(Q2), codes: &[field(16, 2, 32, 0)] },
+    BlockType { name: "Q3_K", elements: 256, bytes: 110, bits: 3, scale: 108, minimum: None, rule: Rule::Symmetric(Symmetric::Three), codes: &[field(32, 2, 32, 0), field(0, 1, 32, 2)] },
+    BlockType { name: "Q4_K", elements: 256, bytes: 144, bits: 4, scale: 0, minimum: Some(2), rule: Rule::Affine(Q4), codes: &[field(16, 4, 32, 0)] },
+    BlockType { name: "Q5_K", elements: 256, bytes: 176, bits: 5, scale: 0, minimum: Some(2), rule: Rule::Affine(Q5), codes: &[field(48, 4, 32, 0), field(16, 1, 32, 4)] },
+    BlockType { name: "Q6_K", elements: 256, bytes: 210, bits: 6, scale: 208, minimum: None, rule: Rule::Symmetric(Symmetric::Six), codes: &[field(0, 4, 64, 0), field(128, 2, 32, 4)] },
+];
+
+/// Returns the row of a name.
+///
+/// # Errors
+/// [`Error::UnknownOption`] listing all names.
+pub fn find_block_type(name: &str) -> Result<&'static BlockType, Error> {
+    BLOCK_TYPES.iter().find(|row| row.name == name).ok_or_else(|| Error::UnknownOption {
+        argument: "type",
+        value: format!("{name:?}"),
+        valid: BLOCK_TYPES.iter().map(|row| row.name).collect(),
+    })
+}
+
+/// Quantizes `count` blocks of finite elements; returns the first block whose scale or minimum no float16 holds.
+///
+/// # Safety
+/// `elements` can be read for so many blocks, `blocks` written, and they do not overlap.
+pub unsafe fn encode_block_type(
+    row: &BlockType,
+    elements: *const f32,
+    blocks: *mut u8,
+    count: usize,
+) -> Option<usize> {
+    DefaultEnvironment::compute((elements, blocks), |(elements, blocks)| {
+        let (mut tile, mut bytes) = ([0f32; MOST_ELEMENTS], [0u8; MOST_BYTES]);
+        let (tile, bytes) = (&mut tile[..row.elements], &mut bytes[..row.bytes]);
+        let mut overflow = None;
+        for index in 0..count {
+            // SAFETY: the caller's promise, of the block of this index; the local ones are as long.
+            unsafe {
+                let source = elements.add(index * row.elements).cast::<u8>();
+                source.copy_to_nonoverlapping(tile.as_mut_ptr().cast(), size_of_val(tile));
+            }
+            encode_block(row, tile, bytes);
+            // SAFETY: as above.
+            unsafe { bytes.as_ptr().copy_to_nonoverlapping(blocks.add(index * row.bytes), row.bytes) };
+            let halves = [row.scale, row.minimum.unwrap_or(row.scale)];
+            let is_held = halves.iter().all(|&at| half::read(bytes, at).is_finite())
+                && tile.iter().all(|element| element.abs() <= MOST_MAGNITUDE);
+            if overflow.is_none() && !is_held {
+                overflow = Some(index);
+            }
+        }
+        overflow
+    })
+}
+
+/// Decodes `count` blocks, as llama.cpp does.
+///
+/// # Safety
+/// `blocks` can be read for so many blocks, `elements` written, and they do not overlap.
+pub unsafe fn decode_block_type(row: &BlockType, blocks: *const u8, elements: *mut f32, count: usize) {
+    DefaultEnvironment::compute((blocks, elements), |(blocks, elements)| {
+        let (mut tile, mut bytes) = ([0f32; MOST_ELEMENTS], [0u8; MOST_BYTES]);
+        let (tile, bytes) = (&mut tile[..row.elements], &mut bytes[..row.bytes]);
+        for index in 0..count {
+            // SAFETY: the caller's promise, of the block of this index; the local ones are as long.
+            unsafe {
+                let source = blocks.add(index * row.bytes);
+                source.copy_to_nonoverlapping(bytes.as_mut_ptr(), row.bytes);
+            }
+            decode_block(row, bytes, tile);
+            // SAFETY: as above.
+            unsafe {
+                let target = elements.add(index * row.elements).cast::<u8>();
+                target.copy_from_nonoverlapping(tile.as_ptr().cast(), size_of_val(tile));
+            }
+        }
+    });
+}
+
+fn encode_block(row: &BlockType, elements: &[f32], block: &mut [u8]) {
+    let mut codes = [0; MOST_ELEMENTS];
+    let codes = &mut codes[..row.elements];
+    block.fill(0);
+    match row.rule {
+        Rule::Extreme | Rule::Magnitude | Rule::Range => small::encode(row, elements, codes, block),
+        Rule::Affine(_) | Rule::Symmetric(_) => super_blocks::encode(row, elements, codes, block),
+    }
+    for part in row.codes {
+        let mask = u8::MAX >> (8 - part.width);
+        if part.distance == 1 {
+            let shared = codes.chunks_exact(8 / part.width);
+            for (byte, codes) in block[part.offset..].iter_mut().zip(shared) {
+                let bits = codes.iter().rev().map(|code| code >> part.shift & mask);
+                *byte = bits.fold(0, |byte, bits| byte << part.width | bits);
+            }
+            continue;
+        }
+        part.runs(codes.len(), |codes_of_run, bytes, bit| {
+            for (byte, code) in block[bytes].iter_mut().zip(&codes[codes_of_run]) {
+                *byte |= (code >> part.shift & mask) << bit;
+            }
+        });
+    }
+}
+
+fn decode_block(row: &BlockType, block: &[u8], elements: &mut [f32]) {
+    let mut codes = [0u8; MOST_ELEMENTS];
+    for part in row.codes {
+        let mask = u8::MAX >> (8 - part.width);
+        part.runs(row.elements, |codes_of_run, bytes, bit| {
+            for (code, byte) in codes[codes_of_run].iter_mut().zip(&block[bytes]) {
+                *code |= (byte >> bit & mask) << part.shift;
+            }
+        });
+    }
+    let parts = parts(row, block);
+    let runs = elements.chunks_exact_mut(parts.length).zip(codes.chunks_exact(parts.length));
+    for (part, (elements, codes)) in runs.enumerate() {
+        let (scale, minimum) = (parts.scales[part], parts.minima[part]);
+        for (element, &code) in elements.iter_mut().zip(codes) {
+            let code = if row.bits == 8 { i32::from(code as i8) } else { i32::from(code) - parts.offset };
+            *element = scale * code as f32 - minimum;
+        }
+    }
+}
+
+/// Returns the scales and minima of a block.
+fn parts(row: &BlockType, block: &[u8]) -> Parts {
+    match row.rule {
+        Rule::Extreme | Rule::Magnitude | Rule::Range => small::parts(row, block),
+        Rule::Affine(_) | Rule::Symmetric(_) => super_blocks::parts(row, block),
+    }
+}

@@ -1,0 +1,191 @@
+"""Blocks of llama.cpp: those that its own functions make, as recorded, and what they decode to.
+
+python -m pytest -m "" --record tests/quantization/test_block_types.py    # writes the record
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import castwise
+import numpy as np
+import pytest
+from castwise._core import block_types, decode_block_type, encode_block_type
+from castwise.quantization.arrays.block_types import encode_type
+from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES
+from float_environment import ENVIRONMENTS, SUPPORTED, mxcsr
+from numpy.typing import NDArray
+from recorded import FOLDER
+
+Array = NDArray[Any]
+Framework = Callable[[str], ModuleType]
+RECORD = FOLDER / "quantization" / "block_types.json"
+TYPES = [name for name, *_ in block_types()]
+ROWS, COLUMNS = 24, 1024
+DIGITS = 16  # of a digest
+
+
+def bell(rng: np.random.Generator, shape: tuple[int, ...] = (ROWS, COLUMNS)) -> Array:
+    """Draw from about a normal distribution, exactly: sums of integers."""
+    drawn = rng.integers(-(1 << 18), 1 << 18, (6, *shape)).sum(0)
+    values: Array = (drawn / (1 << 18)).astype(np.float32)
+    return values
+
+
+def powers(rng: np.random.Generator, least: int, most: int) -> Array:
+    """Draw a power of two for each 16 elements of a row."""
+    exponents = rng.integers(least, most, (ROWS, COLUMNS // 16, 1))
+    return np.broadcast_to(2.0**exponents, (ROWS, COLUMNS // 16, 16)).reshape(ROWS, COLUMNS)
+
+
+def cases() -> dict[str, Array]:
+    """Return rows of every kind that encoders meet; none is beyond a type."""
+    rng = np.random.default_rng(3)
+    tails = bell(rng) / (np.abs(bell(rng)) + np.float32(2**-8))
+    signs = rng.integers(0, 2, (ROWS, COLUMNS)) * 2 - 1
+    found = {
+        "normal": bell(rng),
+        "bfloat16": castwise.cast(castwise.cast(bell(rng), "bfloat16"), np.float32),
+        "heavy tails": tails,
+        "positive": np.abs(bell(rng)) + 1,
+        "negative": -np.abs(bell(rng)) - 1,
+        "sparse": bell(rng) * (rng.integers(0, 16, (ROWS, COLUMNS)) == 0),
+        "outliers": np.where(rng.integers(0, 256, (ROWS, COLUMNS)) == 0, 64, bell(rng) / 64),
+        "offsets": bell(rng) / 1024 + bell(rng, (ROWS, 1)),
+        "integers": rng.integers(-20, 20, (ROWS, COLUMNS)),
+        "halves": rng.integers(-20, 20, (ROWS, COLUMNS)) / 2,
+        "two values": rng.choice([0.3, -0.7], (ROWS, COLUMNS)),
+        "constant": np.repeat(bell(rng, (ROWS, 1)), COLUMNS, 1),
+        "constant parts": np.repeat(bell(rng, (ROWS, COLUMNS // 16)), 16, 1),
+        "zeros": np.zeros((2, COLUMNS)),
+        "signed zeros": signs * 0.0,
+        "one element": np.eye(2, COLUMNS, 40) * -3,
+        "parts of every magnitude": bell(rng) * powers(rng, -60, 12),
+        "small parts": bell(rng) * powers(rng, -149, -10),
+    }
+    for exponent in (-149, -140, -130, -127, -60, -50, -40, -30, -24, -16, -12, -8, 8, 12):
+        found[f"2**{exponent}"] = bell(rng, (4, COLUMNS)) * 2.0**exponent
+    return {name: np.ascontiguousarray(x, np.float32) for name, x in found.items()}
+
+
+CASES = cases()
+
+
+def encode(x: Array, name: str) -> Array:
+    _, elements, size = BLOCK_TYPES[name]
+    blocks = np.empty((*x.shape[:-1], x.shape[-1] // elements, size), np.uint8)
+    assert encode_block_type(x, blocks, name) is None
+    return blocks
+
+
+def digest(blocks: Array) -> str:
+    return hashlib.sha256(blocks.tobytes()).hexdigest()[:DIGITS]
+
+
+def record() -> dict[str, dict[str, str]]:
+    rows: dict[str, dict[str, str]] = json.loads(RECORD.read_text())
+    return rows
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_blocks_are_those_of_llama(name: str) -> None:
+    assert {case: digest(encode(x, name)) for case, x in CASES.items()} == record()[name]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_record_is_what_llama_makes(
+    name: str, framework: Framework, request: pytest.FixtureRequest
+) -> None:
+    """By `ggml_quantize_chunk`, without an importance matrix."""
+    folder = Path(str(framework("xllamacpp").__file__)).parent
+    (path,) = folder.glob("xllamacpp*.so")
+    quantize = ctypes.CDLL(str(path)).ggml_quantize_chunk
+    quantize.restype = ctypes.c_size_t
+    counts = (ctypes.c_int64,) * 3
+    quantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *counts, ctypes.c_void_p]
+    kind, elements, size = BLOCK_TYPES[name]
+    digests = {}
+    for case, x in CASES.items():
+        blocks = np.zeros((len(x), COLUMNS // elements, size), np.uint8)
+        quantize(kind, x.ctypes.data, blocks.ctypes.data, 0, *x.shape, None)
+        digests[case] = digest(blocks)
+    if request.config.getoption("record"):
+        rows = (record() if RECORD.exists() else {}) | {name: digests}
+        RECORD.write_text(json.dumps(rows, indent=1) + "\n")
+    assert record()[name] == digests
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_they_decode_as_the_package_decodes_them(name: str, framework: Framework) -> None:
+    gguf = framework("gguf")
+    kind = gguf.GGMLQuantizationType[name]
+    for x in CASES.values():
+        blocks, values = encode(x, name), np.empty_like(x)
+        decode_block_type(blocks, values, name)
+        expected = gguf.quants.dequantize(blocks.reshape(len(x), -1), kind)
+        np.testing.assert_array_equal(values.view(np.uint32), expected.view(np.uint32))
+
+
+def test_the_tables_agree() -> None:
+    for name, elements, size, bits in block_types():
+        assert BLOCK_TYPES[name][1:] == (elements, size)
+        assert 8 * size / elements >= bits
+        assert name in FILE_TYPES
+
+
+def test_types_of_files_are_those_of_the_package(framework: Framework) -> None:
+    kinds = framework("gguf").LlamaFileType
+    names = {name: f"MOSTLY_{name}" for name in FILE_TYPES}
+    names |= {name: f"MOSTLY_{name}_S" for name in ("Q3_K", "Q4_K", "Q5_K")}
+    names["MXFP4"] = "MOSTLY_MXFP4_MOE"
+    assert {name: int(kinds[row]) for name, row in names.items()} == FILE_TYPES
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_scale_that_float16_does_not_hold_is_refused(name: str) -> None:
+    x = CASES["normal"].copy()
+    x[3, 800] = 2.0**60
+    block = 3 * COLUMNS // BLOCK_TYPES[name][1] + 800 // BLOCK_TYPES[name][1]
+    _, elements, size = BLOCK_TYPES[name]
+    blocks = np.empty((ROWS, COLUMNS // elements, size), np.uint8)
+    assert encode_block_type(x, blocks, name) == block
+    with pytest.raises(ValueError, match=r"of row 3, whose largest magnitude is 1\.15292e\+18, is"):
+        encode_type(x, name)
+
+
+def test_operands_that_do_not_fit_are_refused() -> None:
+    x, blocks = np.zeros((2, 256), np.float32), np.zeros((2, 1, 144), np.uint8)
+    read_only = blocks.copy()
+    read_only.flags.writeable = False
+    for wrong, target in (
+        (x.astype(np.float64), blocks),
+        (x.astype(">f4"), blocks),
+        (np.zeros((4, 128), np.float32), blocks),
+        (x, blocks[:1]),
+        (x, np.zeros((2, 1, 143), np.uint8)),
+        (x[:, ::-1], blocks),
+        (x, read_only),
+        (x.view(np.uint8).reshape(-1)[:288].view(np.float32).reshape(1, 72), x.view(np.uint8)),
+    ):
+        with pytest.raises(ValueError, match=r"do not fit; give float32 in rows of whole blocks"):
+            encode_block_type(wrong, target, "Q4_K")
+    with pytest.raises(ValueError, match=r"read|fit"):
+        decode_block_type(blocks, x[:, ::2], "Q4_K")
+    with pytest.raises(ValueError, match=r'type="Q9_K" is not valid; use one of "Q4_0"'):
+        encode_block_type(x, blocks, "Q9_K")
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="sets MXCSR by glibc")
+@pytest.mark.parametrize("bits", ENVIRONMENTS.values(), ids=[*ENVIRONMENTS])
+def test_the_environment_of_the_caller_does_not_matter(bits: int) -> None:
+    x = CASES["small parts"]
+    with mxcsr(bits):
+        blocks = [encode(x, name) for name in TYPES]
+    for name, changed in zip(TYPES, blocks, strict=True):
+        assert digest(changed) == digest(encode(x, name))
