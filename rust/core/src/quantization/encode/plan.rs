@@ -4,6 +4,7 @@ use super::amaxes::Amaxes;
 use super::by_tables::{ByTables, Reference};
 use super::codes::{Codes, Shift};
 use super::encoder::{BlockArrays, Encoder, JOINED, is_large};
+use super::integer_search::IntegerSearch;
 use super::operands::{Encoded, Encoding, ScaleChoice, check, per_block, refuse};
 use super::packed::Packed;
 use super::scale_search::ScaleSearch;
@@ -75,8 +76,11 @@ pub(super) unsafe fn plan<T: Real>(
         (it_does && !same).then(|| Rounded::new::<T>(encoding.x.format)).transpose()
     };
     let mut source = Source::new(&encoding.x, &extent)?;
+    let searches_integers = encoding.scales != ScaleChoice::Amax && scheme.family == Family::Integer;
     let quotient = rounds(match recipe.family {
         Family::TwoLevel => false,
+        // Codes are the nearest ones to elements.
+        Family::Integer if searches_integers => false,
         _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && encoding.block == (0, 0)),
     })?;
     let at_once = !is_asymmetric && map.is_none() && rounding != Rounding::Stochastic;
@@ -171,7 +175,12 @@ pub(super) unsafe fn plan<T: Real>(
     };
     let (values, stored) = ((element, largest.value), (to.scale.format, recipe.least));
     let search = ScaleSearch::new(encoding.scales, encoding.x.format, values, stored);
-    if search.is_none() && encoding.scales != ScaleChoice::Amax {
+    let integer_search = limits.zip(to.scale.format.float()).filter(|_| searches_integers).map(|(limits, stored)| {
+        let decoded = encoding.x.format.float().unwrap_or_else(single);
+        let most = worth(&decoded, decoded.max_code());
+        IntegerSearch::new(limits, is_asymmetric, recipe.signs, &stored, most)
+    });
+    if search.is_none() && integer_search.is_none() && encoding.scales != ScaleChoice::Amax {
         let name = to.scale.format.name();
         return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));
     }
@@ -189,6 +198,7 @@ pub(super) unsafe fn plan<T: Real>(
         packed: Packed { rows: data, packing, bits, columns, transposes, level },
         arrays,
         search,
+        integer_search,
         wide,
         tall,
         x: encoding.x,
