@@ -976,6 +976,7 @@ def encode_blocks(
     global_scale: NDArray[np.float32] | None = None,
     global_max: float | None = None,
     scales: Scales = "amax",
+    importance: NDArray[np.float32] | None = None,
     zero_point: NDArray[Any] | None = None,
     bias: NDArray[Any] | None = None,
     code_map: NDArray[np.float32] | None = None,
@@ -1016,6 +1017,9 @@ def encode_blocks(
     scales
         "amax": as the recipe computes them of the largest magnitudes. "best", of NVFP4 and MX: the
         stored scale of least squared error. "four_over_six", of NVFP4: the better one of two.
+    importance
+        What the squared error of each element of `x` is multiplied by where scales are searched:
+        shaped as `x`, finite and not negative. Along axes with strides of 0, one number is read.
     zero_point, bias
         Shaped as `scale`, for asymmetric integers; written.
     code_map

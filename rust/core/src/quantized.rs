@@ -113,6 +113,7 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
         global_scale: global_scale.map(|_| same_for_each(&mut level, stack)),
         global_max: None,
         scales: ScaleChoice::Amax,
+        importance: None,
         code_map: None,
         rounding: None,
         seed: 0,

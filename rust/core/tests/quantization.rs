@@ -246,6 +246,7 @@ fn encoding(x: &Owned, scheme: &'static Scheme, recipe: &str) -> Encoding {
         global_scale: None,
         global_max: None,
         scales: ScaleChoice::Amax,
+        importance: None,
         code_map: None,
         rounding: None,
         seed: 0,

@@ -179,6 +179,11 @@ fn check(mut input: Unstructured<'_>) -> Result<()> {
         None
     };
     let rounding = choose(input, Rounding::NAMES)?.1;
+    let importance = if input.ratio(1, 8)? {
+        Some(Drawn::new(input, named("float32"), shape.clone(), false)?)
+    } else {
+        None
+    };
     let encoding = Encoding {
         x: x.array(),
         scheme,
@@ -191,6 +196,7 @@ fn check(mut input: Unstructured<'_>) -> Result<()> {
         global_scale: global.as_ref().map(Drawn::array),
         global_max: if input.ratio(1, 8)? { Some(choose(input, &[256.0, 0.0, f32::NAN])?) } else { None },
         scales: choose(input, ScaleChoice::NAMES)?.1,
+        importance: importance.as_ref().map(Drawn::array),
         code_map: if input.ratio(1, 10)? { Some(map(input)?) } else { None },
         rounding: if input.ratio(1, 4)? { Some(rounding) } else { None },
         seed: input.arbitrary()?,

@@ -55,7 +55,7 @@ def magnitude(amax: object) -> float:
     raise ValueError(f"amax={amax!r} is not valid; use a finite number of 0 or more.")
 
 
-def check_float(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def check_float(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "x") -> None:
     """Refuse arrays that are not of a real float dtype, or have no axes.
 
     TypeError: they have another dtype.
@@ -66,6 +66,6 @@ def check_float(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     except TypeError:
         is_float = False
     if not is_float:
-        raise TypeError(f"x has dtype {dtype}; give an array of a real float dtype.")
+        raise TypeError(f"{name} has dtype {dtype}; give an array of a real float dtype.")
     if not shape:
-        raise ValueError("x has no axes; reshape it to (1,).")
+        raise ValueError(f"{name} has no axes; reshape it to (1,).")

@@ -68,6 +68,7 @@ def quantize(
     nonfinite: Nonfinite = "raise",
     symmetric: bool = True,
     scales: Scales = "amax",
+    importance: ArrayLike | None = None,
     seed: int = 0,
     threads: int | None = None,
 ) -> QuantizedArray:
@@ -106,6 +107,11 @@ def quantize(
         than with "amax"), with the zero point of a block, if it has one; or with nvfp4, the better
         one of two: the largest magnitude becomes 6, or 4. Scales of integers may be negative, where
         those who load the recipe's files multiply by them: with recipe="compressed-tensors".
+    importance : array_like, optional
+        What squared errors are multiplied by where scales are searched: a float for each index
+        along `axis`, such as the mean square of that input of a matrix product; or so many for
+        each matrix of a stack. They are read as float32, finite and not negative. Blocks of which
+        all are 0 are searched without them.
     seed : int
         For ``rounding="stochastic"``.
     threads : int, optional
@@ -124,10 +130,11 @@ def quantize(
     Raises
     ------
     TypeError
-        `x` is not of a real float dtype, or has a mask.
+        `x` or `importance` is not of a real float dtype, or has a mask.
     ValueError
         An unknown name, a block that the scheme cannot have, an option that does not apply to the
-        scheme, an infinite or NaN element (its index is named).
+        scheme, an infinite or NaN element (its index is named), an importance of another shape, of
+        zeros only, or with a number that is negative or not finite.
 
     Examples
     --------
@@ -152,9 +159,10 @@ def quantize(
         scales,
         seed,
     )
-    q, plan = _planned_and_made(array, request, amax, threads)
+    weights = None if importance is None else _read_importance(importance)
+    q, plan = _planned_and_made(array, request, amax, threads, weights)
     if plan.is_bounded:
-        warn_of_scales(array, q, partial(_near_one, plan, amax, threads))
+        warn_of_scales(array, q, partial(_near_one, plan, amax, threads, weights))
     return q
 
 
@@ -169,18 +177,52 @@ def quantize_slab(
     scales: str = "amax",
     symmetric: bool = True,
     amax: float | None = None,
+    importance: Array | None = None,
     threads: int | None = None,
 ) -> QuantizedArray:
-    """Quantize an array, as `quantize` does, without a warning of its scales."""
+    """Quantize an array, as `quantize` does, without a warning of its scales.
+
+    `importance` has float32 numbers, perhaps only zeros, as a matrix of a stack may.
+    """
     rest = (scale_rule, None, "raise", scales, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size:
-        return _planned_and_made(x, request, amax, threads)[0]
-    return _encode(x, _known_plan(*request), amax, threads)
+        return _planned_and_made(x, request, amax, threads, importance)[0]
+    return _encode(x, _known_plan(*request), amax, threads, importance)
+
+
+def _read_importance(importance: ArrayLike) -> Array:
+    """Read numbers that weight errors as float32; refuse other ones than floats, and only zeros."""
+    array = read_array("importance", importance)
+    check_float(array.shape, array.dtype, "importance")
+    if array.size and not array.any():
+        raise ValueError("importance has only zeros, which weight no error; give one above 0.")
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by its index
+        return array.astype(np.float32, copy=False)
+
+
+def _importance_of_elements(importance: Array, plan: _Plan, data: Array) -> Array:
+    """Broadcast numbers for the indices along an axis to a weight, as the core sees that."""
+    shape, axis = plan.views.shape, plan.views.axis
+    others = [length for index, length in enumerate(shape) if index != axis % len(shape)]
+    stack, columns = others[:-1], shape[axis]
+    if importance.shape not in {(columns,), (*stack, columns)}:
+        stacked = f", or {(*stack, columns)}" if stack else ""
+        raise ValueError(
+            f"importance has shape {importance.shape}; give a number for each index along axis "
+            f"{axis} of x, of shape {(columns,)}{stacked}."
+        )
+    rows = importance[..., None, :] if others else importance
+    of_elements = np.moveaxis(np.broadcast_to(rows, (*others, columns)), -1, axis)
+    return of_elements if plan.as_given else _as_seen(of_elements, data, plan)[0]
 
 
 def _planned_and_made(
-    array: Array, request: tuple[Any, ...], amax: float | None, threads: int | None
+    array: Array,
+    request: tuple[Any, ...],
+    amax: float | None,
+    threads: int | None,
+    importance: Array | None,
 ) -> tuple[QuantizedArray, _Plan]:
     try:
         plan = _known_plan(*request)
@@ -189,13 +231,19 @@ def _planned_and_made(
     if not array.size and plan.block == (0, 0):
         return _of_nothing(array, plan, request, amax), plan
     largest = None if amax is None else magnitude(amax)
-    return _encode(array, plan, largest, threads), plan
+    return _encode(array, plan, largest, threads, importance), plan
 
 
-def _near_one(
-    plan: _Plan, amax: float | None, threads: int | None, array: Array, factor: float
+def _near_one(  # noqa: PLR0917
+    plan: _Plan,
+    amax: float | None,
+    threads: int | None,
+    importance: Array | None,
+    array: Array,
+    factor: float,
 ) -> QuantizedArray:
-    return _encode(array, plan, None if amax is None else amax * factor, threads)
+    largest = None if amax is None else amax * factor
+    return _encode(array, plan, largest, threads, importance)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,9 +405,15 @@ def _allowed_block(
     raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
 
 
-def _encode(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
+def _encode(
+    x: Array,
+    plan: _Plan,
+    amax: float | None,
+    threads: int | None,
+    importance: Array | None = None,
+) -> QuantizedArray:
     """Have the core fill the parts: those that it allocates, once such an array was encoded."""
-    for known_encoder in plan.encoders if amax is None else ():
+    for known_encoder in plan.encoders if amax is None and importance is None else ():
         if (arrays := known_encoder.encode(x, threads)) is not None:
             return _result(plan, *arrays)
     views, scheme, grid = plan.views, plan.scheme, plan.grid
@@ -374,6 +428,8 @@ def _encode(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> Q
         options = {**options, "zero_point": zero}
     if biases is not None:
         options = {**options, "bias": biases}
+    if importance is not None:
+        options = {**options, "importance": _importance_of_elements(importance, plan, data)}
     if second is not None and views.recipe is not None:
         second = second.reshape(views.recipe.scalar)
     if x.size:

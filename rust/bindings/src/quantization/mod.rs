@@ -402,7 +402,7 @@ fn choose<T: Copy>(argument: &str, name: &str, values: &[(&str, T)]) -> PyResult
 #[pyfunction]
 #[pyo3(
     signature = (x, data, scale, **options),
-    text_signature = "(x, data, scale, *, scheme, recipe=None, block=None, layout='dense', offset=0, rule=None, scale_format=None, amax=None, global_scale=None, global_max=None, scales='amax', zero_point=None, bias=None, code_map=None, rounding=None, seed=0, nonfinite='raise', threads=None, stored=None)"
+    text_signature = "(x, data, scale, *, scheme, recipe=None, block=None, layout='dense', offset=0, rule=None, scale_format=None, amax=None, global_scale=None, global_max=None, scales='amax', importance=None, zero_point=None, bias=None, code_map=None, rounding=None, seed=0, nonfinite='raise', threads=None, stored=None)"
 )]
 pub(crate) fn encode_blocks<'py>(
     py: Python<'py>,
@@ -421,11 +421,12 @@ pub(crate) fn encode_blocks<'py>(
     let target = |argument, array: Option<_>| array.map(|array| Operand::target(argument, array)).transpose();
     let zero_point = target("zero_point", options.zero_point.as_ref())?;
     let bias = target("bias", options.bias.as_ref())?;
-    let (encoding, global_extent) = read_encoding(&x, &options)?;
+    let (encoding, operand_extents) = read_encoding(&x, &options)?;
     let targets = [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()];
     let written: SmallVec<[Addresses; 4]> =
         targets.into_iter().flatten().map(|target| target.extent).collect();
-    let read: SmallVec<[Addresses; 2]> = [Some(x.extent), global_extent].into_iter().flatten().collect();
+    let read: SmallVec<[Addresses; 4]> =
+        [Some(x.extent)].into_iter().chain(operand_extents).flatten().collect();
     apart(&written, &read)?;
     let to = Encoded { data: data.array, scale: scale.array, zero_point: get(zero_point), bias: get(bias) };
     let stored = match options.stored {
@@ -444,8 +445,8 @@ pub(crate) fn encode_blocks<'py>(
     Ok(is_repeatable.then_some(encoder))
 }
 
-/// Reads an encoding of an array, and the extent of the global scale.
-fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, Option<Addresses>)> {
+/// Reads an encoding of an array, and the extents of the global scale and of importance.
+fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, [Option<Addresses>; 2])> {
     let scheme = Scheme::find(&options.scheme).map_err(to_python)?;
     let global_scale = options.global_scale.as_ref();
     let global_scale = global_scale.map(|array| global("global_scale", array, x)).transpose()?;
@@ -454,7 +455,8 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
     let scales = ScaleChoice::parse(&options.scales).map_err(to_python)?;
     let rounding = options.rounding.as_deref().map(Rounding::parse).transpose().map_err(to_python)?;
     let nan_scales = choose("nonfinite", &options.nonfinite, &[("raise", false), ("nan", true)])?;
-    let extent = global_scale.as_ref().map(|array| array.extent);
+    let importance = optional("importance", options.importance.as_ref())?;
+    let extents = [&global_scale, &importance].map(|operand| operand.as_ref().map(|operand| operand.extent));
     let encoding = Encoding {
         x: x.array.clone(),
         scheme,
@@ -467,12 +469,13 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
         global_scale: get(global_scale),
         global_max: options.global_max,
         scales,
+        importance: get(importance),
         code_map: map_of(options.code_map.as_ref())?,
         rounding,
         seed: options.seed,
         nan_scales,
     };
-    Ok((encoding, extent))
+    Ok((encoding, extents))
 }
 
 /// Compare a matrix with a stored one, decoded to a dtype; return how they differ, whether an encoding of the first has the

@@ -3,7 +3,7 @@
 use super::amaxes::{Amaxes, BlockAmaxes, block_amax};
 use super::by_tables::{ByTables, Reference, TableBuffers};
 use super::codes::{Codes, Operands, Shift, Values};
-use super::integer_search::IntegerSearch;
+use super::integer_search::{IntegerSearch, Room as IntegerRoom};
 use super::operands::refuse;
 use super::packed::{PackBuffers, Packed};
 use super::scale_search::{Room, ScaleSearch};
@@ -87,7 +87,7 @@ pub(super) struct Buffers<T: Real> {
     amaxes: BlockAmaxes<T>,
     scales: BlockScales<T>,
     searched: Room,
-    integers: Vec<f32>,
+    integers: IntegerRoom,
     codes: PackBuffers,
     tables: TableBuffers<T>,
 }
@@ -121,7 +121,13 @@ impl<T: Real> Encoder<T> {
     pub(super) fn is_repeatable(&self) -> bool {
         let others = self.arrays.zero_point.is_some() || self.arrays.bias.is_some();
         let is_measured = self.scales.array_amax.is_none() || !self.scales.global.is_empty();
-        self.level == Level::active() && !others && is_measured
+        self.level == Level::active() && !others && !self.is_weighted() && is_measured
+    }
+
+    /// Whether errors of a search are weighted.
+    fn is_weighted(&self) -> bool {
+        self.search.as_ref().is_some_and(ScaleSearch::is_weighted)
+            || self.integer_search.as_ref().is_some_and(IntegerSearch::is_weighted)
     }
 
     /// Sees other arrays, and finds their global scale.
@@ -183,6 +189,7 @@ impl<T: Real> Encoder<T> {
         let (source, packed) = (&self.amaxes.source, &self.packed);
         block.0 == 1
             && !self.amaxes.has_grid()
+            && !self.is_weighted()
             && columns <= JOINED.min(ITEM / self.tall)
             && columns % block.1 == 0
             && columns % packed.unit() == 0

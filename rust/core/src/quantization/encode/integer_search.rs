@@ -1,24 +1,26 @@
 //! The stored scale of least squared error for each block of integers, with the zero point of the block, if it has one.
 //!
 //! For a scale, each element becomes the nearest integer that is a code. Where codes do not change, the error is a parabola
-//! of the scale: each trial gives the error and the lowest point of its parabola, and the error is not larger there. The error
-//! has many such pieces, so that no bound ends the search; trials are as close as codes need it.
+//! of the scale: a trial gives the error and the lowest point of its parabola, where the error is not larger than that of the
+//! point. The error has many such pieces, of which no bound leaves few, so that trials are as close as codes need it:
 //!
-//! * Trials go down from a scale above that of the largest magnitude, in steps of a part of the largest code. Those end
-//!   where the largest magnitude alone, limited to the farthest code, loses as much as the least error so far.
+//! * They go down from a scale above that of the largest magnitude, each by the same part of a step of the largest code. They
+//!   end where the largest magnitude alone, limited to the farthest code, loses as much as the least error so far, or where
+//!   all are worse than that by more than chance.
 //! * The lowest points of the best parabolas, rounded to stored scales, are tried, and those that follow from these.
 //!
-//! Beside all stored scales, tried in float64, blocks lose less than 0.001 dB on average (`tests/quantization/test_scales.py`).
+//! Beside all stored scales, tried in float64, random blocks lose about 0.001 dB (`tests/quantization/test_integer_scales.py`).
 //! [`LANES`] trials are made together, a lane each, the elements in their order, and no operation is fused: sums are the same
 //! at every level.
 
 use super::amaxes::BlockAmaxes;
+use super::importance::Importance;
 use super::scales::{Limits, Scales};
 use super::source::{Elements, Source};
 use crate::codec::reference::worth;
 use crate::cpu::{Kernel, Level};
 use crate::format::FloatSpec;
-use crate::quantization::arithmetic::PIECE;
+use crate::quantization::arithmetic::{Area, PIECE};
 use crate::quantization::real::Real;
 use crate::quantization::recipe::Signs;
 use crate::quantization::steps::{BlockScales, refill};
@@ -35,19 +37,20 @@ const CHUNK: usize = 256;
 /// Added to a small float32 and subtracted again, it leaves the nearest integer, ties to even.
 const MAGIC: f32 = 1.5 / f32::EPSILON;
 
-/// Parabolas whose lowest points are tried, and how often such points follow from others.
-const POINTS: usize = 8;
-const ROUNDS: usize = 3;
+/// How often lowest points are tried.
+const ROUNDS: usize = 2;
 
-/// Between two trials, the largest code times a scale changes by this part of a step. Of 0.1 to 0.4, the largest that leaves
-/// 0.001 dB, of normal and Student's t values in blocks of 32 to 4096.
+/// Between two trials, the product of a scale and the farthest code changes by this part of a step.
 const SPACING: f64 = 0.2;
 
-/// No scale below this part of the largest magnitude's is tried.
+/// No scale below this part of the recipe's own is tried.
 const LOWEST: f64 = 0.2;
 
-/// Squares of quotients of this size, and smaller ones, are roundings of float32.
+/// Squares of quotients of this size are roundings of float32.
 const EXACT: f64 = 1.0 / (1u64 << 28) as f64;
+
+/// Bits of a float64 below its exponent.
+const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
 
 /// How scales are stored.
 #[derive(Clone, Copy)]
@@ -56,21 +59,17 @@ struct StoredFloats {
     /// float64 has the steps of the smallest numbers.
     split: f64,
     least: f64,
-    /// The distance of a number from the next one is a part of it, of its power of two.
+    /// The distance of numbers, as a part of their power of two.
     part: f64,
-    /// float32 has so many that a lowest point needs no neighbor.
-    is_dense: bool,
 }
 
 impl StoredFloats {
     fn new(spec: &FloatSpec) -> Self {
-        let bits = f64::MANTISSA_DIGITS as i32 - 1;
-        let mantissa = spec.mantissa_bits as i32;
+        let (bits, mantissa) = (MANTISSA as i32, spec.mantissa_bits as i32);
         Self {
             split: 2f64.powi(bits - mantissa) + 1.0,
             least: 1.5 * 2f64.powi(bits) * worth(spec, 1),
             part: 2f64.powi(-mantissa),
-            is_dense: spec.mantissa_bits > 16,
         }
     }
 
@@ -80,10 +79,9 @@ impl StoredFloats {
         split - (split - magnitude)
     }
 
-    /// Returns the number that is nearest to a magnitude on the other side than another one.
+    /// Returns the nearest number on the other side of a magnitude, or the same of few numbers.
     fn other(&self, magnitude: f64, nearest: f64) -> f64 {
-        let power = f64::from_bits(nearest.to_bits() >> (f64::MANTISSA_DIGITS - 1) << (f64::MANTISSA_DIGITS - 1));
-        let step = power * self.part;
+        let step = f64::from_bits(nearest.to_bits() >> MANTISSA << MANTISSA) * self.part;
         self.round(if magnitude > nearest { nearest + step } else { nearest - step })
     }
 }
@@ -95,7 +93,7 @@ struct Trial {
     zero: f64,
 }
 
-/// The lowest point of a parabola, and the error there.
+/// A trial, or what follows from one, and its error.
 #[derive(Clone, Copy)]
 struct Point {
     error: f64,
@@ -112,48 +110,67 @@ pub(super) struct IntegerSearch {
     high: f64,
     has_zeros: bool,
     has_signs: bool,
+    importance: Option<Importance>,
+    /// The largest magnitude of codes, less their zero point.
+    reach: f64,
     /// The largest scale whose products the dtype of the weight has.
     most: f64,
     /// The part of a scale between two trials.
     spacing: f64,
+    /// Lowest points that are tried at a time: float32 has a number next to each.
+    points: usize,
     /// An error is less than that of the recipe's own scale if it is below this part of it. A quotient near the middle of two
     /// codes may be rounded to the other one, which changes a square by less than `reach * 2^-19` of it; additions round
     /// off at most 2^-16 of a sum.
     less: f64,
 }
 
+/// The elements of blocks times powers of two, those of a block after each other; what weights their errors; and room to read
+/// that.
+#[derive(Default)]
+pub(super) struct Room {
+    elements: Vec<f32>,
+    weights: Vec<f32>,
+    read: Vec<f32>,
+}
+
 impl IntegerSearch {
     /// Returns the search for codes between limits, with zero points or not, given how scales are stored, and the largest
-    /// number that decoded elements may become.
+    /// number of the dtype of the weight.
     pub(super) fn new<T: Real>(
-        limits: Limits<T>,
-        has_zeros: bool,
+        (limits, has_zeros): (Limits<T>, bool),
         signs: Signs,
-        stored: &FloatSpec,
-        most: f64,
+        (stored, most): (&FloatSpec, f64),
+        importance: Option<Importance>,
     ) -> Self {
         let (low, high) = (limits.low.to_f64(), limits.high.to_f64());
-        let mut search = Self {
-            stored: StoredFloats::new(stored),
+        let reach = if has_zeros { high - low } else { -low };
+        let spacing = SPACING / reach;
+        let stored_floats = StoredFloats::new(stored);
+        Self {
+            stored: stored_floats,
             low,
             high,
             has_zeros,
             // Zero points turn codes around already.
             has_signs: signs == Signs::Both && !has_zeros && low != -high,
-            most: 0.0,
-            spacing: 0.0,
-            less: 0.0,
-        };
-        let reach = search.reach();
-        search.most = (most / reach).min(worth(stored, stored.max_code()));
-        search.spacing = SPACING / reach;
-        search.less = 1.0 - reach * 2f64.powi(-19) - 2f64.powi(-16);
-        search
+            importance,
+            reach,
+            most: (most / reach).min(worth(stored, stored.max_code())),
+            spacing,
+            // Where trials are closer than stored scales, all of these are tried.
+            points: match stored_floats.part / 2.0 {
+                part if part >= spacing => 0,
+                part if part > spacing / 1024.0 => LANES / 2,
+                _ => LANES,
+            },
+            less: 1.0 - reach * 2f64.powi(-19) - 2f64.powi(-16),
+        }
     }
 
-    /// Returns the largest magnitude of codes, less their zero point.
-    fn reach(&self) -> f64 {
-        if self.has_zeros { self.high - self.low } else { -self.low }
+    /// Whether errors are weighted.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.importance.is_some()
     }
 
     /// Replaces the scales of a band, which are those of the largest magnitudes, where others are better, and zero points
@@ -165,28 +182,28 @@ impl IntegerSearch {
         &self,
         (place, columns, width): (Place, Columns, usize),
         (source, scales): (&Source<T>, &Scales<T>),
-        (elements, room): (&mut Elements<T>, &mut Vec<f32>),
+        (elements, room): (&mut Elements<T>, &mut Room),
         amaxes: &BlockAmaxes<T>,
         blocks: &mut BlockScales<T>,
     ) {
         let level = Level::active();
-        let group = (PIECE / (place.rows * width)).max(1) * width;
+        let size = place.rows * width.min(columns.count);
+        let group = (PIECE / size).max(1) * width;
         for (number, columns) in columns.groups(group).enumerate() {
             let first = number * (group / width);
-            room.clear();
-            room.resize(place.rows * columns.count, 0.0);
+            let cells = Cells { place, columns, width, amaxes: &amaxes.amax[first..] };
             // SAFETY: the caller's promise.
-            unsafe { gather((place, columns, width), source, elements, (&amaxes.amax[first..], room)) };
-            for (index, elements) in room.chunks(place.rows * width).enumerate() {
-                let block = first + index;
+            unsafe { self.gather(&cells, source, elements, room) };
+            let mut weights = room.weights.chunks(size);
+            for (index, elements) in room.elements.chunks(size).enumerate() {
+                let (block, weights) = (first + index, weights.next().unwrap_or_default());
                 let amax = amaxes.amax[block].to_f64();
                 if amax == 0.0 || !amax.is_finite() {
                     continue;
                 }
-                let zero = blocks.shifts.get(block).filter(|_| self.has_zeros);
-                let zero = zero.map_or(0.0, |zero| zero.to_f64());
+                let zero = if self.has_zeros { blocks.shifts[block].to_f64() } else { 0.0 };
                 let own = Trial { scale: blocks.scale[block].to_f64(), zero };
-                let mut trials = Trials::new(level, self, elements, power(amax));
+                let mut trials = Trials::new(level, self, (elements, weights), power(amax));
                 let Trial { scale, zero } = trials.search(own, amax);
                 blocks.scale[block] = T::from_f64(scale);
                 if self.has_zeros {
@@ -199,56 +216,100 @@ impl IntegerSearch {
             refill(&mut blocks.factors, &blocks.scale);
         }
     }
+
+    /// Fills the room with the elements of blocks side by side, and what weights their errors.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn gather<T: Real>(
+        &self,
+        cells: &Cells<'_, T>,
+        source: &Source<T>,
+        elements: &mut Elements<T>,
+        room: &mut Room,
+    ) {
+        let Cells { place, columns, width, .. } = *cells;
+        let Elements { stored, values } = elements;
+        let count = place.rows * columns.count;
+        room.elements.resize(count, 0.0);
+        room.weights.resize(if self.is_weighted() { count } else { 0 }, 0.0);
+        for piece in columns.groups(PIECE) {
+            for part in place.pieces(piece.count) {
+                // SAFETY: the caller's promise; there is room for a piece.
+                unsafe {
+                    let area = source.load(part, piece, stored, values.0.as_mut_ptr());
+                    cells.copy::<T, true>((part, piece), area, &mut room.elements);
+                    if let Some(importance) = &self.importance {
+                        room.read.resize(part.rows * piece.count, 0.0);
+                        let area = importance.read(part, piece, room.read.as_mut_ptr());
+                        cells.copy::<f32, false>((part, piece), area, &mut room.weights);
+                    }
+                }
+            }
+        }
+        for weights in room.weights.chunks_mut(place.rows * width) {
+            let most = weights.iter().copied().fold(0.0, f32::max);
+            // Equal weights become 1, and those of blocks without any.
+            for weight in weights {
+                *weight = if most > 0.0 { *weight / most } else { 1.0 };
+            }
+        }
+    }
+}
+
+/// Blocks side by side, and their largest magnitudes.
+struct Cells<'a, T> {
+    place: Place,
+    columns: Columns,
+    width: usize,
+    amaxes: &'a [T],
+}
+
+impl<T: Real> Cells<'_, T> {
+    /// Copies numbers for some rows and columns to those of their blocks, times the powers of two of these or not.
+    ///
+    /// # Safety
+    /// The numbers are readable.
+    unsafe fn copy<N: Real, const SCALES: bool>(
+        &self,
+        (part, piece): (Place, Columns),
+        area: Area<*const N>,
+        to: &mut [f32],
+    ) {
+        let Self { place, columns, width, amaxes } = *self;
+        for row in 0..area.rows {
+            let above = part.row - place.row + row;
+            let mut column = 0;
+            while column < area.columns {
+                let before = piece.start - columns.start + column;
+                let (block, within) = (before / width, before % width);
+                let wide = width.min(columns.count - block * width);
+                let count = (wide - within).min(area.columns - column);
+                let start = block * place.rows * width + above * wide + within;
+                let (from, power) = (area.row(row).wrapping_add(column), power(amaxes[block].to_f64()));
+                for (index, to) in to[start..start + count].iter_mut().enumerate() {
+                    // SAFETY: the area has so many columns.
+                    let number = unsafe { from.add(index).read_unaligned() }.to_f64();
+                    *to = if !SCALES {
+                        number as f32
+                    } else if size_of::<N>() == size_of::<f32>() {
+                        number as f32 * power as f32
+                    } else {
+                        (number * power) as f32
+                    };
+                }
+                column += count;
+            }
+        }
+    }
 }
 
 /// Returns the power of two that brings a magnitude to between 1 and 2, or close to it, so that no square underflows.
 fn power(amax: f64) -> f64 {
+    const BIAS: i64 = 1023;
     const MOST: i64 = 126;
-    let exponent = (amax.to_bits() >> (f64::MANTISSA_DIGITS - 1)) as i64 - 1023;
-    f64::from_bits(((1023 - exponent.clamp(-MOST, MOST)) as u64) << (f64::MANTISSA_DIGITS - 1))
-}
-
-/// Copies the elements of blocks side by side, times the powers of two of their largest magnitudes, those of a block after
-/// each other.
-///
-/// # Safety
-/// The elements are readable.
-unsafe fn gather<T: Real>(
-    (place, columns, width): (Place, Columns, usize),
-    source: &Source<T>,
-    elements: &mut Elements<T>,
-    (amaxes, room): (&[T], &mut [f32]),
-) {
-    let Elements { stored, values } = elements;
-    for piece in columns.groups(PIECE) {
-        for part in place.pieces(piece.count) {
-            // SAFETY: the caller's promise; there is room for a piece.
-            let area = unsafe { source.load(part, piece, stored, values.0.as_mut_ptr()) };
-            for row in 0..area.rows {
-                let above = part.row - place.row + row;
-                let mut column = 0;
-                while column < area.columns {
-                    let before = piece.start - columns.start + column;
-                    let (block, within) = (before / width, before % width);
-                    let wide = width.min(columns.count - block * width);
-                    let count = (wide - within).min(area.columns - column);
-                    let start = block * place.rows * width + above * wide + within;
-                    let from = area.row(row).wrapping_add(column);
-                    let power = power(amaxes[block].to_f64());
-                    for (index, to) in room[start..start + count].iter_mut().enumerate() {
-                        // SAFETY: the area has so many columns.
-                        let value = unsafe { from.add(index).read_unaligned() }.to_f64();
-                        *to = if size_of::<T>() == size_of::<f32>() {
-                            value as f32 * power as f32
-                        } else {
-                            (value * power) as f32
-                        };
-                    }
-                    column += count;
-                }
-            }
-        }
-    }
+    let exponent = (amax.to_bits() >> MANTISSA) as i64 - BIAS;
+    f64::from_bits(((BIAS - exponent.clamp(-MOST, MOST)) as u64) << MANTISSA)
 }
 
 /// The trials of a block.
@@ -257,33 +318,42 @@ struct Trials<'a> {
     search: &'a IntegerSearch,
     /// Times the power of two.
     elements: &'a [f32],
+    /// None, if all are 1.
+    weights: &'a [f32],
     power: f64,
-    /// The sum of their squares.
+    /// The weighted sum of their squares.
     energy: f64,
     /// Those that are made next.
     next: Lanes<Trial>,
     count: usize,
-    /// The error of the first trial, and the least one so far, and where.
+    /// The errors of the first trial and of the best one, and the least of those that were made last.
     own_error: f64,
     least: Point,
+    last: f64,
     /// The lowest points of the best parabolas, the best first.
-    points: [Point; POINTS],
+    points: Lanes<Point>,
 }
 
 impl<'a> Trials<'a> {
-    fn new(level: Level, search: &'a IntegerSearch, elements: &'a [f32], power: f64) -> Self {
-        let energy = elements.chunks(CHUNK).map(square_sum).sum();
+    fn new(
+        level: Level,
+        search: &'a IntegerSearch,
+        (elements, weights): (&'a [f32], &'a [f32]),
+        power: f64,
+    ) -> Self {
         Self {
             level,
             search,
             elements,
+            weights,
             power,
-            energy,
+            energy: sum(elements, weights, |element, weight| element * element * weight),
             next: [Trial::default(); LANES],
             count: 0,
             own_error: f64::NAN,
             least: NOWHERE,
-            points: [NOWHERE; POINTS],
+            last: 0.0,
+            points: [NOWHERE; LANES],
         }
     }
 
@@ -292,35 +362,48 @@ impl<'a> Trials<'a> {
         let search = self.search;
         let (low, high) = if search.has_zeros { self.extremes() } else { (-amax, amax) };
         // What is limited to the farthest codes loses least where both ends lose the same.
-        let (extent, ends) = if search.has_zeros { (high - low, 2f64) } else { (amax, 1.0) };
-        let reach = search.reach();
-        // The squares of so few quotients may be less than they usually are by this part.
-        let part = (1.0 - 2.7 / (self.elements.len() as f64).sqrt()).max(0.25);
-        let mut scale = (own.scale / part.sqrt()).min(search.most);
+        let (extent, ends) = if search.has_zeros { (high - low, 2.0) } else { (amax, 1.0) };
+        let (total, squares) = if self.weights.is_empty() {
+            (self.elements.len() as f64, self.elements.len() as f64)
+        } else {
+            let total = sum(self.weights, &[], |weight, _| weight);
+            (total, sum(self.weights, &[], |weight, _| weight * weight))
+        };
+        // As many elements of equal weight have the same deviation of sums of squares, which are uniform in a step: 0.9 over
+        // its root.
+        let root = total / squares.sqrt();
+        let largest = 1.0 + 3.6 / root;
+        let mut scale = (own.scale / (1.0 - 2.7 / root).max(0.25).sqrt()).min(search.most);
         self.add(own);
         let mut last = own.scale;
-        while scale > own.scale * LOWEST
-            && extent - (ends * self.least.error).sqrt() / self.power <= reach * scale
-        {
+        while scale > own.scale * LOWEST {
+            // The weight of the largest magnitude is not known.
+            let lost = (ends * self.least.error).sqrt() / self.power;
+            let is_limited = self.weights.is_empty() && extent - lost > search.reach * scale;
+            let is_worse = scale < own.scale && self.last > self.least.error * largest;
+            if is_limited || is_worse {
+                break;
+            }
             let stored = search.stored.round(scale);
             if stored != last && stored > 0.0 {
                 self.add_scale(stored, (low, high));
+                last = stored;
             }
-            last = stored;
             scale *= 1.0 - search.spacing;
         }
         self.flush();
-        for _ in 1..ROUNDS {
-            let points = std::mem::replace(&mut self.points, [NOWHERE; POINTS]);
-            for Point { error, trial } in points {
-                if error < self.least.error {
-                    self.add_near(trial);
+        for _ in 0..ROUNDS {
+            let points = self.points;
+            self.points = [NOWHERE; LANES];
+            for Point { error, trial } in &points[..search.points] {
+                if *error < self.least.error {
+                    self.add_near(*trial);
                 }
             }
             self.flush();
         }
         let step = own.scale * self.power;
-        let is_exact = self.own_error < EXACT * step * step * self.elements.len() as f64;
+        let is_exact = self.own_error < EXACT * step * step * total;
         let is_less = self.least.error < self.own_error * search.less;
         if is_less && !is_exact { self.least.trial } else { own }
     }
@@ -359,15 +442,13 @@ impl<'a> Trials<'a> {
 
     /// Adds the stored scales next to one.
     fn add_near(&mut self, Trial { scale, zero }: Trial) {
-        let stored = self.search.stored;
+        let search = self.search;
         let (magnitude, sign) = (scale.abs(), scale.signum());
-        let nearest = stored.round(magnitude);
-        let other = if stored.is_dense { nearest } else { stored.other(magnitude, nearest) };
-        for magnitude in [nearest, other] {
-            let trial = Trial { scale: magnitude * sign, zero };
-            let is_new = self.count == 0 || self.next[self.count - 1] != trial;
-            if magnitude > 0.0 && magnitude <= self.search.most && is_new {
-                self.add(trial);
+        let nearest = search.stored.round(magnitude);
+        let other = search.stored.other(magnitude, nearest);
+        for magnitude in [nearest, other].into_iter().take(LANES / search.points) {
+            if magnitude > 0.0 && magnitude <= search.most {
+                self.add(Trial { scale: magnitude * sign, zero });
             }
         }
     }
@@ -381,98 +462,122 @@ impl<'a> Trials<'a> {
     }
 
     /// Makes the trials that were added.
+    #[inline(never)]
     fn flush(&mut self) {
-        if self.count == 0 {
+        let Self { level, search, power, energy, elements, weights, .. } = *self;
+        let count = std::mem::take(&mut self.count);
+        if count == 0 {
             return;
         }
-        let Self { search, power, energy, elements, .. } = *self;
         let (mut scales, mut low, mut high) = ([1f32; LANES], [0f32; LANES], [0f32; LANES]);
-        for (lane, trial) in self.next[..self.count].iter().enumerate() {
+        for (lane, trial) in self.next[..count].iter().enumerate() {
             scales[lane] = (trial.scale * power) as f32;
             low[lane] = (search.low - trial.zero) as f32;
             high[lane] = (search.high - trial.zero) as f32;
         }
-        let [squares, slopes] = self.level.run(Sums { elements, scales, low, high });
-        for lane in 0..std::mem::take(&mut self.count) {
-            let trial = self.next[lane];
-            let (square, slope) = (squares[lane], slopes[lane]);
-            let step = (trial.scale * power) * (trial.scale * power);
-            let error = square * step;
-            if self.own_error.is_nan() {
-                self.own_error = error;
-            }
+        let outcome = if weights.is_empty() {
+            level.run(Sums::<false> { elements, weights, scales, low, high, energy })
+        } else {
+            level.run(Sums::<true> { elements, weights, scales, low, high, energy })
+        };
+        if self.own_error.is_nan() {
+            self.own_error = outcome.errors[0];
+        }
+        self.last = f64::INFINITY;
+        for (lane, &trial) in self.next[..count].iter().enumerate() {
+            let (error, lowest) = (outcome.errors[lane], outcome.lowest[lane]);
+            self.last = self.last.min(error);
             if error < self.least.error {
                 self.least = Point { error, trial };
             }
-            // The sum of the squares of codes, as elements are codes and what they lose.
-            let codes = energy / step - 2.0 * slope - square;
-            if codes > 0.5 {
-                let lowest = Trial { scale: trial.scale * (1.0 + slope / codes), ..trial };
-                self.note(Point { error: error - step * slope * slope / codes, trial: lowest });
-            }
-        }
-    }
-
-    /// Notes a point among the best.
-    fn note(&mut self, mut point: Point) {
-        for other in &mut self.points {
-            if point.error < other.error {
-                std::mem::swap(&mut point, other);
+            if lowest < self.points[LANES - 1].error {
+                let mut place = LANES - 1;
+                while place > 0 && lowest < self.points[place - 1].error {
+                    self.points[place] = self.points[place - 1];
+                    place -= 1;
+                }
+                let trial = Trial { scale: trial.scale * (1.0 + outcome.moves[lane]), ..trial };
+                self.points[place] = Point { error: lowest, trial };
             }
         }
     }
 }
 
-fn square_sum(elements: &[f32]) -> f64 {
-    // Sums side by side, which wait for none.
-    let mut sums = [0f32; 8];
-    let (groups, rest) = elements.as_chunks::<8>();
-    for group in groups {
-        for (sum, element) in sums.iter_mut().zip(group) {
-            *sum += element * element;
-        }
+/// Returns the sum of what a function gives for elements and their weights, or 1.
+fn sum(elements: &[f32], weights: &[f32], of: impl Fn(f32, f32) -> f32) -> f64 {
+    const SUMS: usize = 8;
+    // Sums side by side, none of which waits for another.
+    let mut sums = [0f64; SUMS];
+    for (index, &element) in elements.iter().enumerate() {
+        sums[index % SUMS] += f64::from(of(element, weights.get(index).copied().unwrap_or(1.0)));
     }
-    sums.iter().chain(&[rest.iter().map(|element| element * element).sum::<f32>()]).map(|&sum| f64::from(sum)).sum()
+    sums.iter().sum()
 }
 
-/// For each trial: the sum of the squares of what elements lose, in steps, and that of its products with codes. Elements are in
-/// turn and trials in lanes, so that no sum is in parts.
-struct Sums<'a> {
+/// Makes trials in lanes, the elements in turn, so that no sum is in parts.
+struct Sums<'a, const WEIGHTED: bool> {
     elements: &'a [f32],
+    weights: &'a [f32],
     scales: Lanes<f32>,
     low: Lanes<f32>,
     high: Lanes<f32>,
+    energy: f64,
 }
 
-impl Kernel for Sums<'_> {
-    type Output = [Lanes<f64>; 2];
+/// What trials give: errors, those of lowest points, and how far these are, as a part of scales.
+struct Outcome {
+    errors: Lanes<f64>,
+    lowest: Lanes<f64>,
+    moves: Lanes<f64>,
+}
+
+impl<const WEIGHTED: bool> Kernel for Sums<'_, WEIGHTED> {
+    type Output = Outcome;
 
     #[inline(always)]
-    fn run(self) -> [Lanes<f64>; 2] {
-        let Self { elements, scales, low, high } = self;
+    fn run(self) -> Outcome {
+        let Self { elements, weights, scales, low, high, energy } = self;
         let mut inverses = [0f32; LANES];
         for lane in 0..LANES {
             inverses[lane] = 1.0 / scales[lane];
         }
-        let mut totals = [[0f64; LANES]; 2];
-        for elements in elements.chunks(CHUNK) {
-            let (mut squares, mut slopes) = ([0f32; LANES], [0f32; LANES]);
-            for &element in elements {
+        // Squares of what elements lose, in steps, and its products with codes.
+        let (mut squares, mut slopes) = ([0f64; LANES], [0f64; LANES]);
+        let mut start = 0;
+        while start < elements.len() {
+            let end = elements.len().min(start + CHUNK);
+            let (mut square, mut slope) = ([0f32; LANES], [0f32; LANES]);
+            for index in start..end {
+                let element = elements[index];
+                let weight = if WEIGHTED { weights[index] } else { 1.0 };
                 for lane in 0..LANES {
                     let quotient = element * inverses[lane];
                     let code = (quotient + MAGIC) - MAGIC;
                     let code = if code > low[lane] { code } else { low[lane] };
                     let code = if code < high[lane] { code } else { high[lane] };
                     let lost = quotient - code;
-                    squares[lane] += lost * lost;
-                    slopes[lane] += lost * code;
+                    let weighted = if WEIGHTED { lost * weight } else { lost };
+                    square[lane] += lost * weighted;
+                    slope[lane] += code * weighted;
                 }
             }
             for lane in 0..LANES {
-                totals[0][lane] += f64::from(squares[lane]);
-                totals[1][lane] += f64::from(slopes[lane]);
+                squares[lane] += f64::from(square[lane]);
+                slopes[lane] += f64::from(slope[lane]);
             }
+            start = end;
         }
-        totals
+        let mut outcome = Outcome { errors: squares, lowest: squares, moves: slopes };
+        for lane in 0..LANES {
+            let step = f64::from(scales[lane]) * f64::from(scales[lane]);
+            // The squares of codes, as elements are codes and what they lose.
+            let codes = energy / step - (slopes[lane] + slopes[lane] + squares[lane]);
+            let moves = slopes[lane] / codes;
+            let moves = if codes > 1e-3 { moves } else { 0.0 };
+            outcome.moves[lane] = moves;
+            outcome.errors[lane] = squares[lane] * step;
+            outcome.lowest[lane] = (squares[lane] - slopes[lane] * moves) * step;
+        }
+        outcome
     }
 }

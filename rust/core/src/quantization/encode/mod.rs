@@ -10,13 +10,15 @@
 //! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
 //! * `zeros`: what becomes of their signs.
-//! * `scale_search`: scales of least squared error; `integer_search`: those of integers, with zero points. `by_tables`: scales and codes of bf16 without arithmetic.
+//! * `scale_search`: scales of least squared error; `integer_search`: those of integers, with zero points;
+//!   `importance`: what weights it. `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
 mod amaxes;
 mod by_tables;
 mod codes;
 mod encoder;
+mod importance;
 mod integer_search;
 mod operands;
 mod packed;
@@ -45,7 +47,7 @@ use crate::error::Error;
 /// [`Error::UnknownOption`] for a recipe that the scheme has not. What was written by then is of no use.
 ///
 /// # Safety
-/// The elements of `x` and of the global scale are readable, those of the other arrays writable; what is written overlaps
+/// The elements of `x`, of the global scale and of importance are readable, those of the other arrays writable; what is written overlaps
 /// neither itself nor anything else.
 pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<BlockEncoder, Error> {
     // SAFETY: passed on.
@@ -74,7 +76,8 @@ fn exchanged(encoding: &Encoding, to: &Encoded) -> Option<(Encoding, Encoded)> {
     if rank < 2 || to.arrays().any(|array| array.shape.len() != rank) {
         return None;
     }
-    for array in to.arrays().chain([&mut encoding.x]) {
+    let importance = encoding.importance.as_mut();
+    for array in to.arrays().chain([&mut encoding.x]).chain(importance) {
         array.shape.swap(rank - 2, rank - 1);
         array.strides.swap(rank - 2, rank - 1);
     }

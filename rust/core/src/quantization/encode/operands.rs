@@ -53,6 +53,9 @@ pub struct Encoding {
     pub global_max: Option<f32>,
     /// Which scale each block takes.
     pub scales: ScaleChoice,
+    /// What the squared error of each element is multiplied by where scales are searched: float32 of the shape of `x`, with
+    /// strides of 0 along axes on which it does not depend. Blocks of which it is all zero are searched without it.
+    pub importance: Option<Array>,
     /// In place of the scheme's.
     pub code_map: Option<Vec<f32>>,
     /// Of codes; `None`: the recipe's.
@@ -114,6 +117,13 @@ pub(super) fn check(
         ));
     }
     check_choice(encoding, recipe, extent.block)?;
+    if encoding.importance.is_some() && encoding.scales == ScaleChoice::Amax {
+        return refuse(
+            "importance is not valid with scales=\"amax\", which weights no errors; leave it out, or use \
+             scales=\"best\"."
+                .to_owned(),
+        );
+    }
     if to.bias.is_some() != affine || (asymmetric && (affine || !recipe.whole_range)) {
         return refuse(format!(
             "recipe={:?} of scheme={:?} {}; leave the other arrays out.",

@@ -4,6 +4,7 @@ use super::amaxes::Amaxes;
 use super::by_tables::{ByTables, Reference};
 use super::codes::{Codes, Shift};
 use super::encoder::{BlockArrays, Encoder, JOINED, is_large};
+use super::importance::Importance;
 use super::integer_search::IntegerSearch;
 use super::operands::{Encoded, Encoding, ScaleChoice, check, per_block, refuse};
 use super::packed::Packed;
@@ -42,7 +43,7 @@ const BAND: usize = 1 << 17;
 /// Plans an encoding by a recipe.
 ///
 /// # Safety
-/// As for [`encode`](super::encode), of a global scale.
+/// As for [`encode`](super::encode), of a global scale and of importance.
 #[expect(clippy::too_many_lines, reason = "every choice")]
 pub(super) unsafe fn plan<T: Real>(
     encoding: Encoding,
@@ -174,12 +175,22 @@ pub(super) unsafe fn plan<T: Real>(
         level,
     };
     let (values, stored) = ((element, largest.value), (to.scale.format, recipe.least));
-    let search = ScaleSearch::new(encoding.scales, encoding.x.format, values, stored);
-    let integer_search = limits.zip(to.scale.format.float()).filter(|_| searches_integers).map(|(limits, stored)| {
+    // SAFETY: the caller's promise.
+    let importance =
+        encoding.importance.as_ref().map(|it| unsafe { Importance::new(it, &encoding.x, stack) });
+    let importance = importance.transpose()?;
+    let (search, integer_search) = if searches_integers {
+        let stored = to.scale.format.float().unwrap_or_else(single);
         let decoded = encoding.x.format.float().unwrap_or_else(single);
         let most = worth(&decoded, decoded.max_code());
-        IntegerSearch::new(limits, is_asymmetric, recipe.signs, &stored, most)
-    });
+        let search = limits.map(|limits| {
+            IntegerSearch::new((limits, is_asymmetric), recipe.signs, (&stored, most), importance)
+        });
+        (None, search)
+    } else {
+        let choice = (encoding.scales, importance);
+        (ScaleSearch::new(choice, encoding.x.format, values, stored), None)
+    };
     if search.is_none() && integer_search.is_none() && encoding.scales != ScaleChoice::Amax {
         let name = to.scale.format.name();
         return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));

@@ -13,8 +13,12 @@
 //! 15 may not be; all of these are tried.) From there, scales are tried downwards. One that is below `amax / max` loses at
 //! least `amax - max * scale` of the largest element, and those below it more: the search of a block ends where the square of
 //! that is not below the least sum. Of E4M3, that is 8 codes on average for elements of E2M1; of powers of two, 2 or 3.
+//!
+//! Where errors are weighted, the first bound holds for each element, and in the second one stands that element which loses
+//! most where all become 0.
 
 use super::amaxes::BlockAmaxes;
+use super::importance::Importance;
 use super::operands::ScaleChoice;
 use super::scales::Scales;
 use super::source::{Elements, Source};
@@ -143,25 +147,36 @@ impl StoredScales {
 /// Finds scales of least squared error.
 pub(super) struct ScaleSearch {
     choice: ScaleChoice,
+    importance: Option<Importance>,
     grid: Grid,
     stored: StoredScales,
 }
 
-/// The elements of blocks that are searched together.
+/// The elements of blocks that are searched together, what weights their errors, and room to read that.
 #[derive(Default)]
-pub(super) struct Room(Vec<[Lanes<f32>; CHUNK]>);
+pub(super) struct Room {
+    elements: Vec<[Lanes<f32>; CHUNK]>,
+    weights: Vec<[Lanes<f32>; CHUNK]>,
+    importance: Vec<f32>,
+}
 
 impl ScaleSearch {
     /// Returns the search for elements and stored scales of these formats and weights of a dtype, if there is one: codes may
     /// be of at most this magnitude, scales at least of that.
     pub(super) fn new(
-        choice: ScaleChoice,
+        (choice, importance): (ScaleChoice, Option<Importance>),
         weight: Format,
         (element, max): (Format, f64),
         (stored, least): (Format, f32),
     ) -> Option<Self> {
         let stored = StoredScales::new(stored, least)?;
-        (choice != ScaleChoice::Amax).then(|| Self { choice, grid: Grid::new(element, max, weight), stored })
+        let grid = Grid::new(element, max, weight);
+        (choice != ScaleChoice::Amax).then_some(Self { choice, importance, grid, stored })
+    }
+
+    /// Whether errors are weighted.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.importance.is_some()
     }
 
     /// Replaces the scales of a band, which are those of the largest magnitudes, where others are better.
@@ -189,7 +204,9 @@ impl ScaleSearch {
         let Elements { stored: read, values } = elements;
         let most = width.min(columns.count);
         let size = place.rows * most;
-        room.0.resize(size.div_ceil(CHUNK), [[0.0; LANES]; CHUNK]);
+        let chunks = size.div_ceil(CHUNK);
+        room.elements.resize(chunks, [[0.0; LANES]; CHUNK]);
+        room.weights.resize(if self.is_weighted() { chunks } else { 0 }, [[0.0; LANES]; CHUNK]);
         let group = LANES * width;
         let of_piece = (PIECE / place.rows / group).max(1) * group;
         let mut first = 0;
@@ -197,18 +214,22 @@ impl ScaleSearch {
             // SAFETY: the caller's promise; blocks have at most `MOST_SEARCHED` elements, as was checked, so
             // that a group of them fits into a piece.
             let piece = unsafe { source.load(place, columns, read, values.0.as_mut_ptr()) };
+            let weights = self.importance.as_ref().map(|importance| {
+                room.importance.resize(place.rows * columns.count, 0.0);
+                // SAFETY: as above.
+                unsafe { importance.read(place, columns, room.importance.as_mut_ptr()) }
+            });
             for start in (0..columns.count).step_by(group) {
                 let area = Area { columns: group.min(columns.count - start), ..piece };
                 let blocks_of_group = first..first + area.columns.div_ceil(width);
                 first = blocks_of_group.end;
-                if area.columns < group || !size.is_multiple_of(CHUNK) {
-                    room.0.fill([[0.0; LANES]; CHUNK]);
-                }
-                for row in 0..place.rows {
-                    let (from, to) =
-                        (area.row(row).wrapping_add(start), &mut room.0.as_flattened_mut()[row * most..]);
-                    // SAFETY: the area has so many columns from there on.
-                    unsafe { spread(level, (from, area.columns), width, to) };
+                // SAFETY: the areas have so many columns from there on.
+                unsafe {
+                    spread_rows(level, (area, start), (width, most), &mut room.elements);
+                    if let Some(weights) = weights {
+                        let area = Area { columns: area.columns, ..weights };
+                        spread_rows(level, (area, start), (width, most), &mut room.weights);
+                    }
                 }
                 let (mut amax, mut own, mut other) = ([0f32; LANES], [0; LANES], [0; LANES]);
                 for (lane, block) in blocks_of_group.clone().enumerate() {
@@ -217,8 +238,8 @@ impl ScaleSearch {
                     other[lane] = to_four.as_ref().map_or(0, |bytes| u32::from(bytes[block]));
                 }
                 let to_four = to_four.is_some().then_some(other);
-                let search =
-                    Search { level, elements: &mut room.0[..], amax, own, to_four, grid: self.grid, stored };
+                let (elements, weights) = (&mut room.elements[..], &mut room.weights[..]);
+                let search = Search { level, elements, weights, amax, own, to_four, grid: self.grid, stored };
                 let found = level.run(search);
                 for (byte, code) in blocks.bytes[blocks_of_group].iter_mut().zip(found) {
                     *byte = code as u8;
@@ -230,6 +251,26 @@ impl ScaleSearch {
             let to = blocks.scale.as_mut_ptr().cast();
             scales.stored.to_real.convert(blocks.bytes.as_ptr(), to, blocks.bytes.len());
         }
+    }
+}
+
+/// Moves the elements of blocks side by side, from a column of an area on, to lanes, whose others become 0.
+///
+/// # Safety
+/// The elements are readable, and blocks have `width` columns, of which the area has `most`.
+unsafe fn spread_rows<T: Real>(
+    level: Level,
+    (area, start): (Area<*const T>, usize),
+    (width, most): (usize, usize),
+    to: &mut [[Lanes<f32>; CHUNK]],
+) {
+    if area.columns < LANES * width || !(area.rows * most).is_multiple_of(CHUNK) {
+        to.fill([[0.0; LANES]; CHUNK]);
+    }
+    for row in 0..area.rows {
+        let (from, to) = (area.row(row).wrapping_add(start), &mut to.as_flattened_mut()[row * most..]);
+        // SAFETY: the caller's promise.
+        unsafe { spread(level, (from, area.columns), width, to) };
     }
 }
 
@@ -262,6 +303,8 @@ unsafe fn spread<T: Real>(
 struct Search<'a> {
     level: Level,
     elements: &'a mut [[Lanes<f32>; CHUNK]],
+    /// What errors are multiplied by, for each element; or none.
+    weights: &'a mut [[Lanes<f32>; CHUNK]],
     amax: Lanes<f32>,
     own: Lanes<u32>,
     to_four: Option<Lanes<u32>>,
@@ -274,7 +317,7 @@ impl Kernel for Search<'_> {
 
     #[inline(always)]
     fn run(self) -> Lanes<u32> {
-        let Self { level, elements, amax, own, to_four, grid, stored } = self;
+        let Self { level, elements, weights, amax, own, to_four, grid, stored } = self;
         // The largest magnitudes come between 1 and 2, so that no square underflows.
         let (mut power, mut top) = ([0f32; LANES], [0f32; LANES]);
         for lane in 0..LANES {
@@ -291,6 +334,8 @@ impl Kernel for Search<'_> {
                 *element = values;
             }
         }
+        normalize(weights);
+        let (far, weight) = farthest(elements, weights, top);
         // A scale may not be left out for the rounding of this.
         let twice = 2.0 / grid.limit * ROUNDED_UP;
         let (mut codes, mut scales) = ([[0; LANES]; 2], [[0f32; LANES]; 2]);
@@ -311,7 +356,7 @@ impl Kernel for Search<'_> {
                 let lower = scales[0][lane].min(scales[1][lane]);
                 clips |= u32::from(top[lane] * ROUNDED_UP > lower * grid.limit);
             }
-            let errors = errors(level, clips != 0, elements, &scales, grid);
+            let errors = errors(level, clips != 0, (elements, weights), &scales, grid);
             for (error, code) in errors.iter().zip(&codes) {
                 for lane in 0..LANES {
                     of_own[lane] = if code[lane] == own[lane] { error[lane] } else { of_own[lane] };
@@ -322,15 +367,15 @@ impl Kernel for Search<'_> {
             }
             let mut goes_on = 0u32;
             for lane in 0..LANES {
-                // What the largest element loses under the next scale, as `Errors` has it. NaN ends the search.
+                // What that element loses under the next scale, as `Errors` has it. NaN ends the search.
                 let last = codes[1][lane];
                 let next = last.saturating_sub(1).max(stored.codes.0);
                 let after = next.saturating_sub(1).max(stored.codes.0);
                 (codes[0][lane], codes[1][lane]) = (next, after);
                 scales[0][lane] = stored.value(next) * power[lane];
                 scales[1][lane] = stored.value(after) * power[lane];
-                let lost = top[lane] - grid.max * scales[0][lane];
-                let may_be_less = (lost < 0.0) | (lost * lost < least[lane]);
+                let lost = far[lane] - grid.max * scales[0][lane];
+                let may_be_less = (lost < 0.0) | (lost * lost * weight[lane] < least[lane]);
                 goes_on |= u32::from(may_be_less & (next < last));
             }
             if goes_on == 0 || to_four.is_some() {
@@ -344,7 +389,7 @@ impl Kernel for Search<'_> {
             scales[0][lane] = stored.value(own[lane]) * power[lane];
         }
         if is_left != 0 {
-            of_own = errors(level, true, elements, &scales, grid)[0];
+            of_own = errors(level, true, (elements, weights), &scales, grid)[0];
         }
         for lane in 0..LANES {
             let is_less = least[lane] < of_own[lane] * grid.less;
@@ -359,45 +404,91 @@ impl Kernel for Search<'_> {
 fn errors(
     level: Level,
     clips: bool,
-    elements: &[[Lanes<f32>; CHUNK]],
+    (elements, weights): (&[[Lanes<f32>; CHUNK]], &[[Lanes<f32>; CHUNK]]),
     scales: &[Lanes<f32>; 2],
     grid: Grid,
 ) -> [Lanes<f32>; 2] {
-    if clips {
-        level.run(Errors::<true> { elements, scales, grid })
+    if !weights.is_empty() {
+        level.run(Errors::<true, true> { elements, weights, scales, grid })
+    } else if clips {
+        level.run(Errors::<true, false> { elements, weights, scales, grid })
     } else {
-        level.run(Errors::<false> { elements, scales, grid })
+        level.run(Errors::<false, false> { elements, weights, scales, grid })
     }
+}
+
+/// Divides weights of blocks by the largest of the block; makes those 1 that are all 0. So equal ones are 1.
+#[inline(always)]
+fn normalize(weights: &mut [[Lanes<f32>; CHUNK]]) {
+    let mut most = [0f32; LANES];
+    for weight in weights.as_flattened() {
+        for lane in 0..LANES {
+            most[lane] = if weight[lane] > most[lane] { weight[lane] } else { most[lane] };
+        }
+    }
+    for weight in weights.as_flattened_mut() {
+        for lane in 0..LANES {
+            weight[lane] = if most[lane] > 0.0 { weight[lane] / most[lane] } else { 1.0 };
+        }
+    }
+}
+
+/// Returns the element of each block that loses most where all become 0, and its weight: without weights, the largest one.
+#[inline(always)]
+fn farthest(
+    elements: &[[Lanes<f32>; CHUNK]],
+    weights: &[[Lanes<f32>; CHUNK]],
+    top: Lanes<f32>,
+) -> (Lanes<f32>, Lanes<f32>) {
+    if weights.is_empty() {
+        return (top, [1.0; LANES]);
+    }
+    let (mut most, mut far, mut weight_of_far) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+    for (element, weight) in elements.as_flattened().iter().zip(weights.as_flattened()) {
+        for lane in 0..LANES {
+            let lost = element[lane] * element[lane] * weight[lane];
+            let is_farther = lost > most[lane];
+            most[lane] = if is_farther { lost } else { most[lane] };
+            far[lane] = if is_farther { element[lane] } else { far[lane] };
+            weight_of_far[lane] = if is_farther { weight[lane] } else { weight_of_far[lane] };
+        }
+    }
+    (far, weight_of_far)
 }
 
 /// Sums of squared errors under two scales for each block, as one sum waits for its last addition: a function of its own, so
 /// that all its numbers stay in registers.
-struct Errors<'a, const CLIPS: bool> {
+struct Errors<'a, const CLIPS: bool, const WEIGHTED: bool> {
     elements: &'a [[Lanes<f32>; CHUNK]],
+    weights: &'a [[Lanes<f32>; CHUNK]],
     scales: &'a [Lanes<f32>; 2],
     grid: Grid,
 }
 
-impl<const CLIPS: bool> Kernel for Errors<'_, CLIPS> {
+impl<const CLIPS: bool, const WEIGHTED: bool> Kernel for Errors<'_, CLIPS, WEIGHTED> {
     type Output = [Lanes<f32>; 2];
 
     #[inline(always)]
     fn run(self) -> [Lanes<f32>; 2] {
-        let Self { elements, scales: [first, second], grid } = self;
+        let Self { elements, weights, scales: [first, second], grid } = self;
         let (mut sums, mut others) = ([0f32; LANES], [0f32; LANES]);
         let (mut inverses, mut other_inverses) = ([0f32; LANES], [0f32; LANES]);
         for lane in 0..LANES {
             inverses[lane] = inverse(first[lane]);
             other_inverses[lane] = inverse(second[lane]);
         }
-        for chunk in elements {
+        for (place, chunk) in elements.iter().enumerate() {
+            let weights = if WEIGHTED { &weights[place] } else { chunk };
             for lane in 0..LANES {
                 let (scale, inverse, mut sum) = (first[lane], inverses[lane], sums[lane]);
                 let (other_scale, other_inverse, mut other) =
                     (second[lane], other_inverses[lane], others[lane]);
-                for element in chunk {
-                    sum += square::<CLIPS>(element[lane], scale, inverse, grid);
-                    other += square::<CLIPS>(element[lane], other_scale, other_inverse, grid);
+                for (element, weight) in chunk.iter().zip(weights) {
+                    let one = square::<CLIPS>(element[lane], scale, inverse, grid);
+                    let two = square::<CLIPS>(element[lane], other_scale, other_inverse, grid);
+                    let weight = weight[lane];
+                    sum += if WEIGHTED { one * weight } else { one };
+                    other += if WEIGHTED { two * weight } else { two };
                 }
                 (sums[lane], others[lane]) = (sum, other);
             }
