@@ -7,7 +7,8 @@
 //! * They go down from a scale above that of the largest magnitude, each by the same part of a step of the largest code. They
 //!   end where the largest magnitude alone, limited to the farthest code, loses as much as the least error so far, or where
 //!   all are worse than that by more than chance.
-//! * The lowest points of the best parabolas, rounded to stored scales, are tried, and those that follow from these.
+//! * The lowest points of the best parabolas, rounded to stored scales, are tried; then scales around the best one, closer to
+//!   each other; and the lowest points of these.
 //!
 //! Beside all stored scales, tried in float64, random blocks lose about 0.001 dB (`tests/quantization/test_integer_scales.py`).
 //! [`LANES`] trials are made together, a lane each, the elements in their order, and no operation is fused: sums are the same
@@ -37,11 +38,10 @@ const CHUNK: usize = 256;
 /// Added to a small float32 and subtracted again, it leaves the nearest integer, ties to even.
 const MAGIC: f32 = 1.5 / f32::EPSILON;
 
-/// How often lowest points are tried.
-const ROUNDS: usize = 2;
-
-/// Between two trials, the product of a scale and the farthest code changes by this part of a step.
-const SPACING: f64 = 0.2;
+/// Between two trials, the product of a scale and the farthest code changes by this part of a step; around the best trial, by
+/// `CLOSE` of it, which leaves no gap before its neighbors.
+const SPACING: f64 = 0.4;
+const CLOSE: f64 = 1.0 / (LANES / 2) as f64;
 
 /// No scale below this part of the recipe's own is tried.
 const LOWEST: f64 = 0.2;
@@ -100,8 +100,6 @@ struct Point {
     trial: Trial,
 }
 
-const NOWHERE: Point = Point { error: f64::INFINITY, trial: Trial { scale: 0.0, zero: 0.0 } };
-
 /// Finds scales and zero points of least squared error.
 pub(super) struct IntegerSearch {
     stored: StoredFloats,
@@ -125,13 +123,14 @@ pub(super) struct IntegerSearch {
     less: f64,
 }
 
-/// The elements of blocks times powers of two, those of a block after each other; what weights their errors; and room to read
-/// that.
+/// The elements of blocks times powers of two, those of a block after each other; what weights their errors, and room to read
+/// that; and lowest points.
 #[derive(Default)]
 pub(super) struct Room {
     elements: Vec<f32>,
     weights: Vec<f32>,
     read: Vec<f32>,
+    points: Vec<Point>,
 }
 
 impl IntegerSearch {
@@ -194,8 +193,9 @@ impl IntegerSearch {
             let cells = Cells { place, columns, width, amaxes: &amaxes.amax[first..] };
             // SAFETY: the caller's promise.
             unsafe { self.gather(&cells, source, elements, room) };
-            let mut weights = room.weights.chunks(size);
-            for (index, elements) in room.elements.chunks(size).enumerate() {
+            let Room { elements: all, weights, points, .. } = room;
+            let mut weights = weights.chunks(size);
+            for (index, elements) in all.chunks(size).enumerate() {
                 let (block, weights) = (first + index, weights.next().unwrap_or_default());
                 let amax = amaxes.amax[block].to_f64();
                 if amax == 0.0 || !amax.is_finite() {
@@ -203,7 +203,7 @@ impl IntegerSearch {
                 }
                 let zero = if self.has_zeros { blocks.shifts[block].to_f64() } else { 0.0 };
                 let own = Trial { scale: blocks.scale[block].to_f64(), zero };
-                let mut trials = Trials::new(level, self, (elements, weights), power(amax));
+                let mut trials = Trials::new(level, self, (elements, weights, power(amax)), points);
                 let Trial { scale, zero } = trials.search(own, amax);
                 blocks.scale[block] = T::from_f64(scale);
                 if self.has_zeros {
@@ -330,30 +330,31 @@ struct Trials<'a> {
     own_error: f64,
     least: Point,
     last: f64,
-    /// The lowest points of the best parabolas, the best first.
-    points: Lanes<Point>,
+    /// The lowest points of parabolas that are better than any trial before.
+    points: &'a mut Vec<Point>,
 }
 
 impl<'a> Trials<'a> {
     fn new(
         level: Level,
         search: &'a IntegerSearch,
-        (elements, weights): (&'a [f32], &'a [f32]),
-        power: f64,
+        (elements, weights, power): (&'a [f32], &'a [f32], f64),
+        points: &'a mut Vec<Point>,
     ) -> Self {
+        points.clear();
         Self {
             level,
             search,
             elements,
             weights,
             power,
-            energy: sum(elements, weights, |element, weight| element * element * weight),
+            energy: level.run(Energy { elements, weights }),
             next: [Trial::default(); LANES],
             count: 0,
             own_error: f64::NAN,
-            least: NOWHERE,
+            least: Point { error: f64::INFINITY, trial: Trial::default() },
             last: 0.0,
-            points: [NOWHERE; LANES],
+            points,
         }
     }
 
@@ -366,8 +367,8 @@ impl<'a> Trials<'a> {
         let (total, squares) = if self.weights.is_empty() {
             (self.elements.len() as f64, self.elements.len() as f64)
         } else {
-            let total = sum(self.weights, &[], |weight, _| weight);
-            (total, sum(self.weights, &[], |weight, _| weight * weight))
+            let total = self.weights.iter().map(|&weight| f64::from(weight)).sum();
+            (total, self.level.run(Energy { elements: self.weights, weights: &[] }))
         };
         // As many elements of equal weight have the same deviation of sums of squares, which are uniform in a step: 0.9 over
         // its root.
@@ -375,10 +376,13 @@ impl<'a> Trials<'a> {
         let largest = 1.0 + 3.6 / root;
         let mut scale = (own.scale / (1.0 - 2.7 / root).max(0.25).sqrt()).min(search.most);
         self.add(own);
-        let mut last = own.scale;
+        let (mut last, mut least, mut lost) = (own.scale, f64::INFINITY, f64::INFINITY);
         while scale > own.scale * LOWEST {
+            if self.least.error < least {
+                least = self.least.error;
+                lost = (ends * least).sqrt() / self.power;
+            }
             // The weight of the largest magnitude is not known.
-            let lost = (ends * self.least.error).sqrt() / self.power;
             let is_limited = self.weights.is_empty() && extent - lost > search.reach * scale;
             let is_worse = scale < own.scale && self.last > self.least.error * largest;
             if is_limited || is_worse {
@@ -392,15 +396,10 @@ impl<'a> Trials<'a> {
             scale *= 1.0 - search.spacing;
         }
         self.flush();
-        for _ in 0..ROUNDS {
-            let points = self.points;
-            self.points = [NOWHERE; LANES];
-            for Point { error, trial } in &points[..search.points] {
-                if *error < self.least.error {
-                    self.add_near(*trial);
-                }
-            }
-            self.flush();
+        if search.points > 0 {
+            self.add_points();
+            self.add_around();
+            self.add_points();
         }
         let step = own.scale * self.power;
         let is_exact = self.own_error < EXACT * step * step * total;
@@ -438,6 +437,38 @@ impl<'a> Trials<'a> {
                 self.add(Trial { scale: -scale, zero: 0.0 });
             }
         }
+    }
+
+    /// Makes trials of the lowest points that may be better.
+    fn add_points(&mut self) {
+        let mut points = std::mem::take(self.points);
+        points.retain(|point| point.error < self.least.error);
+        points.sort_unstable_by(|one, other| one.error.total_cmp(&other.error));
+        points.truncate(self.search.points);
+        for point in points.drain(..) {
+            self.add_near(point.trial);
+        }
+        // Full lanes may have found others.
+        points.append(self.points);
+        *self.points = points;
+        self.flush();
+    }
+
+    /// Makes trials around the best one.
+    fn add_around(&mut self) {
+        let (search, best) = (self.search, self.least.trial);
+        for side in [-search.spacing, search.spacing] {
+            let mut last = best.scale.abs();
+            for place in 1..=LANES / 2 {
+                let magnitude = best.scale.abs() * (1.0 + side * CLOSE * place as f64);
+                let stored = search.stored.round(magnitude);
+                if stored != last && stored > 0.0 && stored <= search.most {
+                    self.add(Trial { scale: stored.copysign(best.scale), ..best });
+                }
+                last = stored;
+            }
+        }
+        self.flush();
     }
 
     /// Adds the stored scales next to one.
@@ -490,28 +521,45 @@ impl<'a> Trials<'a> {
             if error < self.least.error {
                 self.least = Point { error, trial };
             }
-            if lowest < self.points[LANES - 1].error {
-                let mut place = LANES - 1;
-                while place > 0 && lowest < self.points[place - 1].error {
-                    self.points[place] = self.points[place - 1];
-                    place -= 1;
-                }
+            if lowest < self.least.error {
                 let trial = Trial { scale: trial.scale * (1.0 + outcome.moves[lane]), ..trial };
-                self.points[place] = Point { error: lowest, trial };
+                self.points.push(Point { error: lowest, trial });
             }
         }
     }
 }
 
-/// Returns the sum of what a function gives for elements and their weights, or 1.
-fn sum(elements: &[f32], weights: &[f32], of: impl Fn(f32, f32) -> f32) -> f64 {
-    const SUMS: usize = 8;
-    // Sums side by side, none of which waits for another.
-    let mut sums = [0f64; SUMS];
-    for (index, &element) in elements.iter().enumerate() {
-        sums[index % SUMS] += f64::from(of(element, weights.get(index).copied().unwrap_or(1.0)));
+/// Adds squares, each times its weight, if there are any, to about their sum.
+struct Energy<'a> {
+    elements: &'a [f32],
+    weights: &'a [f32],
+}
+
+impl Kernel for Energy<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let Self { elements, weights } = self;
+        let mut sums = [0f32; LANES];
+        let (groups, rest) = elements.as_chunks::<LANES>();
+        for (start, group) in groups.iter().enumerate() {
+            let own = weights.get(start * LANES..).and_then(|weights| weights.first_chunk::<LANES>());
+            let own = own.unwrap_or(&[1.0; LANES]);
+            for lane in 0..LANES {
+                sums[lane] += group[lane] * group[lane] * own[lane];
+            }
+        }
+        let first = groups.len() * LANES;
+        for (place, &element) in rest.iter().enumerate() {
+            sums[place] += element * element * weights.get(first + place).copied().unwrap_or(1.0);
+        }
+        let mut sum = 0.0;
+        for part in sums {
+            sum += f64::from(part);
+        }
+        sum
     }
-    sums.iter().sum()
 }
 
 /// Makes trials in lanes, the elements in turn, so that no sum is in parts.
