@@ -43,10 +43,10 @@ def of_blocks(x: Array, q: Any, width: int, importance: Array | None = None) -> 
     return squares.reshape(-1, width).sum(-1)
 
 
-def errors(blocks: Array, scales: Array, low: int, high: int, importance: Array | None) -> Array:
+def errors(blocks: Array, scales: Array, low: int, high: int) -> Array:
     codes = np.clip(np.rint(blocks / scales), low, high)
-    squares = (blocks - codes * scales) ** 2
-    return (squares if importance is None else squares * importance).sum(-1)
+    squares: Array = (blocks - codes * scales) ** 2
+    return squares.sum(-1)
 
 
 def least_of_reals(blocks: Array, low: int, high: int, importance: Array | None = None) -> Array:
@@ -75,16 +75,14 @@ def least_of_reals(blocks: Array, low: int, high: int, importance: Array | None 
     return (weight * blocks**2).sum(-1) - gains.max(-1)
 
 
-def least_of_stored(
-    blocks: Array, own: Array, dtype: str, low: int, high: int, importance: Array | None = None
-) -> Array:
+def least_of_stored(blocks: Array, own: Array, dtype: str, limits: tuple[int, int]) -> Array:
     """Return the least errors under all positive scales of a dtype, from a fifth of some on."""
     scales = np.abs(own).max() * 3
     least = np.full(len(blocks), np.inf)
     scale = np.array(scales, np.dtype(dtype))
     while scale > np.abs(own).min() * 0.2:
         near = (float(scale) < np.abs(own) * 2.5) & (float(scale) > np.abs(own) * 0.2)
-        tried = errors(blocks[near], np.full((near.sum(), 1), float(scale)), low, high, importance)
+        tried = errors(blocks[near], np.full((near.sum(), 1), float(scale)), *limits)
         least[near] = np.minimum(least[near], tried)
         scale = np.nextafter(scale, scale.dtype.type(0))
     return least
@@ -110,7 +108,7 @@ def test_no_stored_scale_is_better(scheme: str, width: int, kind: str, dtype: st
     if dtype == "float32":
         tried = [least_of_reals(sign * blocks, low, high) for sign in (1, -1)]
     else:
-        tried = [least_of_stored(sign * blocks, own, dtype, low, high) for sign in (1, -1)]
+        tried = [least_of_stored(sign * blocks, own, dtype, (low, high)) for sign in (1, -1)]
     of_amax, of_best = of_blocks(x, amax, width), of_blocks(x, best, width)
     assert (of_best <= of_amax * (1 + 1e-9)).all()
     assert decibels(of_best.sum() / np.minimum(*tried).sum()) < 0.001

@@ -140,9 +140,7 @@ def check_scales(scales: object, scheme: Scheme, recipe: str) -> None:
             f"stores it; leave it out, or use recipe={' or '.join(map(repr, able))}."
         )
     names = ", ".join(
-        row.name
-        for row in schemes()
-        if any(has_scales(scales, row, name) for name in row.recipes)
+        row.name for row in schemes() if any(has_scales(scales, row, name) for name in row.recipes)
     )
     raise ValueError(
         f"{argument('scales', scales)} is not valid for {scheme.name}, which has no choice of "

@@ -52,13 +52,14 @@ pub(super) enum PositiveZeros {
     OfZeroBlocks,
 }
 
-/// Which scales of integers a search may choose, where the decoders of a producer take the product of a code and a scale.
+/// Which scales of integers a search may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signs {
-    /// None: they are computed in another way.
+    /// None: elements are not products of codes and scales.
     None,
+    /// Positive ones: it is not known that all decoders take others.
     Positive,
-    /// Negative ones as well: all known decoders multiply, and none takes a root, a logarithm or a largest scale.
+    /// Negative ones as well: all known decoders multiply.
     Both,
 }
 
@@ -164,8 +165,8 @@ static TABLE: &[Recipe] = &[
     Recipe { zero: Value(0.0), positive_zeros: OfZeroBlocks, ..row("comfy", TwoLevel, steps::<TwoQuotients>()) },
     Recipe { zero: Value(0.0), ties: Ties::TowardsZero, ..row("mlx", TwoLevel, steps::<SingleLevel>()) },
 
-    // Negative scales: `dequantize` of compressed-tensors 0.20 (`quantization/lifecycle/forward.py`) multiplies, which a test
-    // runs.
+    // Negative scales: `_dequantize` of compressed-tensors 0.20 (`quantization/lifecycle/forward_helpers.py`) multiplies, which a
+    // test runs; so do the kernels of vLLM, whose `marlin_permute_scales` (`marlin_utils.py`) changes no more than the order.
     Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, signs: Signs::Both, ..row("compressed-tensors", Integer, steps::<Quotient>()) },
     row("mlx", Integer, steps::<Edge>()),
     Recipe { normal: true, only: &["int8_channel", "int4_group"], signs: Signs::Positive, ..row("modelopt", Integer, steps::<Quotient>()) },

@@ -161,11 +161,7 @@ const MOST_SEARCHED: usize = 256;
 const MOST_INTEGERS: usize = LARGE;
 
 /// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
-fn check_choice(
-    encoding: &Encoding,
-    recipe: &Recipe,
-    (rows, columns): (usize, usize),
-) -> Result<(), Error> {
+fn check_choice(encoding: &Encoding, recipe: &Recipe, (rows, columns): (usize, usize)) -> Result<(), Error> {
     let (name, family) = (encoding.scheme.name, encoding.scheme.family);
     let is_searched = encoding.scheme.searched_recipes().any(|name| name == recipe.name);
     let (scales, schemes) = match encoding.scales {
