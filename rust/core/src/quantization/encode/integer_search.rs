@@ -395,7 +395,10 @@ impl<'a> Trials<'a> {
             }
             scale *= 1.0 - search.spacing;
         }
-        self.flush();
+        // Lowest points fill the lanes that are left, once there are some.
+        if self.points.is_empty() || search.points == 0 {
+            self.flush();
+        }
         if search.points > 0 {
             self.add_points();
             self.add_around();
@@ -423,7 +426,7 @@ impl<'a> Trials<'a> {
         if search.has_zeros {
             // The zero points under which the least element is not limited, and the largest one.
             let (of_low, of_high) = (search.low - low / scale, search.high - high / scale);
-            let middle = ((of_low + of_high) / 2.0).round_ties_even();
+            let middle = of_low.midpoint(of_high).round_ties_even();
             let is_limited = of_high < of_low;
             let (first, last) = if is_limited { (of_high.floor(), of_low.ceil()) } else { (middle, middle) };
             let (mut zero, last) = (first.max(search.low), last.min(search.high));
@@ -444,8 +447,8 @@ impl<'a> Trials<'a> {
         let mut points = std::mem::take(self.points);
         points.retain(|point| point.error < self.least.error);
         points.sort_unstable_by(|one, other| one.error.total_cmp(&other.error));
-        points.truncate(self.search.points);
-        for point in points.drain(..) {
+        let count = (LANES - self.count) * self.search.points / LANES;
+        for point in points.drain(..count.min(points.len())) {
             self.add_near(point.trial);
         }
         // Full lanes may have found others.
@@ -517,7 +520,7 @@ impl<'a> Trials<'a> {
         self.last = f64::INFINITY;
         for (lane, &trial) in self.next[..count].iter().enumerate() {
             let (error, lowest) = (outcome.errors[lane], outcome.lowest[lane]);
-            self.last = self.last.min(error);
+            self.last = if error < self.last { error } else { self.last };
             if error < self.least.error {
                 self.least = Point { error, trial };
             }
