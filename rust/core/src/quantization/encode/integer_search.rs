@@ -154,7 +154,7 @@ impl IntegerSearch {
             high,
             has_zeros,
             // Zero points turn codes around already.
-            has_signs: signs == Signs::Both && !has_zeros && low != -high,
+            has_signs: signs == Signs::Both && stored.signed && !has_zeros && low != -high,
             importance,
             reach,
             most: (most / reach).min(worth(stored, stored.max_code())),
