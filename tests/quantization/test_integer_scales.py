@@ -311,3 +311,12 @@ def test_files_have_the_scales_of_arrays_and_diff_names_them(
         ValueError, match="scales='best' is not valid for int4_group as recipe='mlx'"
     ):
         checkpoint.quantize_file(plain, tmp_path / "no", "int4_group", recipe="mlx", scales="best")
+
+
+def test_weights_of_one_call_do_not_remain() -> None:
+    x = weights("t5", (8, 256)).astype(np.float32)
+    importance = np.random.default_rng(9).lognormal(0, 2, 256).astype(np.float32)
+    first = quantize(x, "int4_group", scales="best", threads=1)
+    weighted = quantize(x, "int4_group", scales="best", importance=importance, threads=1)
+    again = quantize(x, "int4_group", scales="best", threads=1)
+    assert again.scale.tobytes() == first.scale.tobytes() != weighted.scale.tobytes()

@@ -126,12 +126,14 @@ pub(super) struct IntegerSearch {
 }
 
 /// The elements of blocks times powers of two, those of a block after each other; what weights their errors, and room to read
-/// that; and lowest points.
+/// that; these powers, and those of weights; and lowest points.
 #[derive(Default)]
 pub(super) struct Room {
     elements: Vec<f32>,
     weights: Vec<f32>,
     read: Vec<f32>,
+    powers: Vec<f64>,
+    ones: Vec<f64>,
     points: Vec<Point>,
 }
 
@@ -187,26 +189,30 @@ impl IntegerSearch {
         amaxes: &BlockAmaxes<T>,
         blocks: &mut BlockScales<T>,
     ) {
-        let level = Level::active();
         let size = place.rows * width.min(columns.count);
         let group = (PIECE / size).max(1) * width;
+        room.powers.clear();
+        room.powers.extend(amaxes.amax.iter().map(|amax| power(amax.to_f64())));
         for (number, columns) in columns.groups(group).enumerate() {
             let first = number * (group / width);
-            let cells = Cells { place, columns, width, amaxes: &amaxes.amax[first..] };
-            // SAFETY: the caller's promise.
-            unsafe { self.gather(&cells, source, elements, room) };
-            let Room { elements: all, weights, points, .. } = room;
-            let mut weights = weights.chunks(size);
-            for (index, elements) in all.chunks(size).enumerate() {
-                let (block, weights) = (first + index, weights.next().unwrap_or_default());
-                let amax = amaxes.amax[block].to_f64();
-                if amax == 0.0 || !amax.is_finite() {
-                    continue;
+            let cells = Cells { place, columns, width, first };
+            let Elements { stored, values } = &mut *elements;
+            room.elements.resize(place.rows * columns.count, 0.0);
+            for (part, piece) in cells.parts() {
+                // SAFETY: the caller's promise; there is room for a piece.
+                unsafe {
+                    let area = source.load(part, piece, stored, values.0.as_mut_ptr());
+                    cells.copy((part, piece), area, &room.powers, &mut room.elements);
                 }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.read_weights(&cells, room) };
+            for (index, start) in (0..room.elements.len()).step_by(size).enumerate() {
+                let block = first + index;
+                let amax = amaxes.amax[block].to_f64();
                 let zero = if self.has_zeros { blocks.shifts[block].to_f64() } else { 0.0 };
                 let own = Trial { scale: blocks.scale[block].to_f64(), zero };
-                let mut trials = Trials::new(level, self, (elements, weights, power(amax)), points);
-                let Trial { scale, zero } = trials.search(own, amax);
+                let Trial { scale, zero } = self.best((room, start, size), own, (amax, block));
                 blocks.scale[block] = T::from_f64(scale);
                 if self.has_zeros {
                     blocks.shifts[block] = T::from_f64(zero);
@@ -219,37 +225,45 @@ impl IntegerSearch {
         }
     }
 
-    /// Fills the room with the elements of blocks side by side, and what weights their errors.
+    /// Returns the best scale and zero point of a block, given where its elements begin, the recipe's own, and the largest
+    /// magnitude.
+    fn best(
+        &self,
+        (room, start, size): (&mut Room, usize, usize),
+        own: Trial,
+        (amax, block): (f64, usize),
+    ) -> Trial {
+        if amax == 0.0 || !amax.is_finite() {
+            return own;
+        }
+        let Room { elements, weights, points, powers, .. } = room;
+        let end = elements.len().min(start + size);
+        let weights = weights.get(start..end).unwrap_or_default();
+        let block = (&elements[start..end], weights, powers[block]);
+        Trials::new(Level::active(), self, block, points).search(own, amax)
+    }
+
+    /// Reads what weights the errors of blocks side by side, if they are weighted.
     ///
     /// # Safety
     /// As for [`encode`](super::encode).
-    unsafe fn gather<T: Real>(
-        &self,
-        cells: &Cells<'_, T>,
-        source: &Source<T>,
-        elements: &mut Elements<T>,
-        room: &mut Room,
-    ) {
-        let Cells { place, columns, width, .. } = *cells;
-        let Elements { stored, values } = elements;
-        let count = place.rows * columns.count;
-        room.elements.resize(count, 0.0);
-        room.weights.resize(if self.is_weighted() { count } else { 0 }, 0.0);
-        for piece in columns.groups(PIECE) {
-            for part in place.pieces(piece.count) {
-                // SAFETY: the caller's promise; there is room for a piece.
-                unsafe {
-                    let area = source.load(part, piece, stored, values.0.as_mut_ptr());
-                    cells.copy::<T, true>((part, piece), area, &mut room.elements);
-                    if let Some(importance) = &self.importance {
-                        room.read.resize(part.rows * piece.count, 0.0);
-                        let area = importance.read(part, piece, room.read.as_mut_ptr());
-                        cells.copy::<f32, false>((part, piece), area, &mut room.weights);
-                    }
-                }
+    unsafe fn read_weights(&self, cells: &Cells, room: &mut Room) {
+        let Room { weights, read, ones, .. } = room;
+        // Those of another search may be left.
+        weights.clear();
+        let Some(importance) = &self.importance else { return };
+        let Cells { place, columns, width, first } = *cells;
+        weights.resize(place.rows * columns.count, 0.0);
+        ones.resize(first + columns.count.div_ceil(width), 1.0);
+        for (part, piece) in cells.parts() {
+            read.resize(part.rows * piece.count, 0.0);
+            // SAFETY: the caller's promise; there is room for them.
+            unsafe {
+                let area = importance.read(part, piece, read.as_mut_ptr());
+                cells.copy((part, piece), area, ones, weights);
             }
         }
-        for weights in room.weights.chunks_mut(place.rows * width) {
+        for weights in weights.chunks_mut(place.rows * width) {
             let most = weights.iter().copied().fold(0.0, f32::max);
             // Equal weights become 1, and those of blocks without any.
             for weight in weights {
@@ -259,26 +273,36 @@ impl IntegerSearch {
     }
 }
 
-/// Blocks side by side, and their largest magnitudes.
-struct Cells<'a, T> {
+/// Blocks side by side, and the number of the first one in a band.
+#[derive(Clone, Copy)]
+struct Cells {
     place: Place,
     columns: Columns,
     width: usize,
-    amaxes: &'a [T],
+    first: usize,
 }
 
-impl<T: Real> Cells<'_, T> {
-    /// Copies numbers for some rows and columns to those of their blocks, times the powers of two of these or not.
+impl Cells {
+    /// Returns rows and columns that fit into a piece.
+    fn parts(self) -> impl Iterator<Item = (Place, Columns)> {
+        let place = self.place;
+        self.columns
+            .groups(PIECE)
+            .flat_map(move |piece| place.pieces(piece.count).map(move |part| (part, piece)))
+    }
+
+    /// Copies numbers for some rows and columns to those of their blocks, times the powers of two of these.
     ///
     /// # Safety
     /// The numbers are readable.
-    unsafe fn copy<N: Real, const SCALES: bool>(
+    unsafe fn copy<N: Real>(
         &self,
         (part, piece): (Place, Columns),
         area: Area<*const N>,
+        powers: &[f64],
         to: &mut [f32],
     ) {
-        let Self { place, columns, width, amaxes } = *self;
+        let Self { place, columns, width, first } = *self;
         for row in 0..area.rows {
             let above = part.row - place.row + row;
             let mut column = 0;
@@ -288,13 +312,11 @@ impl<T: Real> Cells<'_, T> {
                 let wide = width.min(columns.count - block * width);
                 let count = (wide - within).min(area.columns - column);
                 let start = block * place.rows * width + above * wide + within;
-                let (from, power) = (area.row(row).wrapping_add(column), power(amaxes[block].to_f64()));
+                let (from, power) = (area.row(row).wrapping_add(column), powers[first + block]);
                 for (index, to) in to[start..start + count].iter_mut().enumerate() {
                     // SAFETY: the area has so many columns.
                     let number = unsafe { from.add(index).read_unaligned() }.to_f64();
-                    *to = if !SCALES {
-                        number as f32
-                    } else if size_of::<N>() == size_of::<f32>() {
+                    *to = if size_of::<N>() == size_of::<f32>() {
                         number as f32 * power as f32
                     } else {
                         (number * power) as f32
