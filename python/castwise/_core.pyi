@@ -857,7 +857,8 @@ def schemes() -> list[dict[str, Any]]:
         axis; "scale", the format of stored scales, or "weight" for the dtype of the weight; "rule",
         the default scale rule, or None; "global_scale" and "zero_point", whether there may be one;
         "code_map", the values of codes as a list of floats, or None; "recipes", the names of the
-        producers whose arithmetic `encode_blocks` knows for it, the default one first.
+        producers whose arithmetic `encode_blocks` knows for it, the default one first;
+        "searched_recipes", those with which it takes scales="best".
 
     """
 
@@ -1020,8 +1021,9 @@ def encode_blocks(
     global_max
         The largest block scale of NVFP4: None is 448; 256 for four-over-six as some store it.
     scales
-        "amax": as the recipe computes them of the largest magnitudes. "best", of NVFP4 and MX: the
-        stored scale of least squared error. "four_over_six", of NVFP4: the better one of two.
+        "amax": as the recipe computes them of the largest magnitudes. "best", of NVFP4, MX and the
+        recipes that a scheme names as searched: the stored scale of least squared error, with the
+        zero point. "four_over_six", of NVFP4: the better one of two.
     importance
         What the squared error of each element of `x` is multiplied by where scales are searched:
         shaped as `x`, finite and not negative. Along axes with strides of 0, one number is read.

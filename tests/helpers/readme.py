@@ -300,7 +300,7 @@ def scales() -> str:
         f"|---|---|{'--:|' * len(weights)}",
     ]
     for scheme in quantization.schemes():
-        choices = [choice for choice in SCALES if has_scales(choice, scheme)]
+        choices = [choice for choice in SCALES if has_scales(choice, scheme, scheme.recipes[0])]
         for choice in choices if len(choices) > 1 else ():
             ratios = [
                 quantization.quantize(array, scheme.name, scales=choice).report(array).sqnr_db

@@ -398,7 +398,7 @@ def test_four_over_six_takes_the_smaller_error() -> None:
 @pytest.mark.parametrize(
     ("scheme", "options", "message"),
     [
-        ("int4_group", {"scales": "best"}, "scales='best' is not valid for int4_group, .* nvfp4"),
+        ("bnb_nf4", {"scales": "best"}, "scales='best' is not valid for bnb_nf4, .* nvfp4, int8"),
         ("fp8_channel", {"scales": "best"}, "scales='best' is not valid for fp8_channel"),
         ("mxfp4", {"scales": "four_over_six"}, "four_over_six' is not valid for mxfp4, .* nvfp4"),
         ("nvfp4", {"scales": "mse"}, "scales='mse' is not valid; use one of 'amax', 'best'"),

@@ -69,7 +69,7 @@ CHOICES = [
     (row.name, choice)
     for row in schemes()
     for choice in SCALES
-    if choice != "amax" and has_scales(choice, row)
+    if choice != "amax" and has_scales(choice, row, row.recipes[0])
 ]
 
 

@@ -312,7 +312,8 @@ class Predictor:
         quantize: Callable[..., QuantizedArray] | None = None
         scales: Scales = "amax"
         if scheme is not None:
-            scales = self._scales if has_scales(self._scales, scheme) else "amax"
+            producer = recipe or scheme.recipes[0]
+            scales = self._scales if has_scales(self._scales, scheme, producer) else "amax"
             quantize = partial(
                 quantize_slab, scheme=scheme.name, recipe=recipe, scales=scales, threads=1
             )

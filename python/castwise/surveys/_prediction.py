@@ -143,7 +143,7 @@ def predict(
             raise ValueError(
                 f"scale={scale!r} does not go with a scheme, which has its own scales."
             )
-        check_scales(scales, scheme)
+        check_scales(scales, scheme, recipe or scheme.recipes[0])
         return _predict_scheme(magnitudes, blocks, scheme, recipe, scales)
     if scales != "amax":
         raise ValueError(f"scales={scales!r} goes with a scheme, not with the format {target}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import castwise
 import ml_dtypes
@@ -263,3 +263,38 @@ def test_deepseek_blocks_decode_as_compressed_tensors_decodes_them() -> None:
     found = FP8BlockDequantizer(targets=["m"]).process(tensors)
     q = QuantizedArray.from_parts(parts, "deepseek", block=(128, 128))
     np.testing.assert_array_equal(dequantize(q), array(found["m.weight"]))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    ("scheme", "form", "group"),
+    [
+        ("int2_group", "pack-quantized", 128),
+        ("int3_group", "pack-quantized", 128),
+        ("int4_group", "pack-quantized", 128),
+        ("int4_channel", "pack-quantized", None),
+        ("int8_channel", "int-quantized", None),
+        ("int8_group", "pack-quantized", 128),
+    ],
+)
+def test_compressed_tensors_decodes_scales_of_both_signs(
+    scheme: Any, form: str, group: int | None, symmetric: bool
+) -> None:
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    x = np.random.default_rng(3).standard_t(5, (64, 512)).astype(ml_dtypes.bfloat16)
+    q = quantize(x, scheme, symmetric=symmetric, scales="best")
+    assert (q.scale < 0).any() == symmetric
+    arguments = QuantizationArgs(
+        num_bits=int(scheme[3]),
+        type="int",
+        symmetric=symmetric,
+        strategy="channel" if group is None else "group",
+        group_size=group,
+    )
+    row = QuantizationScheme(targets=["Linear"], weights=arguments)
+    parts = {name: tensor(np.asarray(part)) for name, part in q.parts().items()}
+    compressor = BaseCompressor.get_value_from_registry(form)
+    decoded = array(compressor.decompress(parts, row)["weight"])
+    np.testing.assert_array_equal(decoded, dequantize(q, ml_dtypes.bfloat16))

@@ -235,7 +235,7 @@ class Advice(Rendered):
         first = f"castwise quantize {source} {destination} --map THIS --recipe {self.recipe}"
         targets = {choice.target for choice in self.choices}
         if self.scales != "amax" and any(
-            row.name in targets and has_scales(self.scales, row) for row in schemes()
+            row.name in targets and has_scales(self.scales, row, self.recipe) for row in schemes()
         ):
             first += f" --scales {self.scales}"
         if self.consumer is not None:

@@ -186,7 +186,7 @@ def advise(
             architecture=checked_architecture(architecture),
         )
         targets = dict.fromkeys(name for row in candidates.nbytes.values() for name in row)
-        checked_scales(scales, [*filter(is_scheme, targets)])
+        checked_scales(scales, [*filter(is_scheme, targets)], candidates.recipe)
         if limits is not None and limits.consumer.form is not None:
             # Before weights are read, which takes longer.
             check_result(checkpoint, candidates, _any_schemes(candidates))

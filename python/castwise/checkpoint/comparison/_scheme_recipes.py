@@ -324,7 +324,7 @@ def _of_scheme(
                 yield SchemeRecipe(row.name, producer, block, rule, passes)
     if is_stored:  # of plain tensors the search would take twice as long
         for producer, scales in product(producers, _CHOICES):
-            if has_scales(scales, row):
+            if has_scales(scales, row, producer):
                 yield SchemeRecipe(row.name, producer, block, scales=scales)
     late_scheme = row.name if row.name.startswith("fp8_") else None
     if row.name.startswith("mxfp8_e4m3"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any
 
 from castwise._numbers import is_integer
@@ -116,7 +117,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         inputs=inputs,
         architecture=checked_architecture(request.architecture),
-        scales=checked_scales(request.scales, names),
+        scales=checked_scales(request.scales, names, producer),
     )
     for name in names:
         encode.encoding(name)
@@ -173,11 +174,11 @@ def _mapping(values: object) -> tuple[dict[str, Any], str]:
     return mapping_in(path), str(path)
 
 
-def checked_scales(scales: object, names: Sequence[str]) -> str:
+def checked_scales(scales: object, names: Sequence[str], producer: str) -> str:
     """Return how scales are chosen, which some of the schemes must have."""
     rows = [scheme_of_files(name) for name in names] or [*schemes()]
-    able = next((row for row in rows if scales in SCALES and has_scales(str(scales), row)), rows[0])
-    check_scales(scales, able)
+    is_able = (scales in SCALES and has_scales(str(scales), row, producer) for row in rows)
+    check_scales(scales, next(compress(rows, is_able), rows[0]), producer)
     return str(scales)
 
 

@@ -103,8 +103,10 @@ def quantize(
         False gives each block of integers a zero point (or, in some layouts, a minimum).
     scales : {"amax", "best", "four_over_six"}
         Which scale each block gets: the one that the recipe computes from the largest magnitude;
-        with nvfp4 and MX, the stored one of least squared error (never a larger error than with
-        "amax"); or with nvfp4, the better one of two: the largest magnitude becomes 6, or 4.
+        with nvfp4, MX and integers, the stored one of least squared error (never a larger error
+        than with "amax"), with the zero point of a block, if it has one; or with nvfp4, the better
+        one of two: the largest magnitude becomes 6, or 4. Scales of integers may be negative, where
+        those who load the recipe's files multiply by them: with recipe="compressed-tensors".
     importance : array_like, optional
         What squared errors are multiplied by where scales are searched: a float for each index
         along `axis`, such as the mean square of that input of a matrix product; or so many for
@@ -294,7 +296,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
         find_recipe(producer)
         names = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {names}.")
-    check_scales(scales, row)
+    check_scales(scales, row, producer)
     if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
         raise ValueError(
             f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "

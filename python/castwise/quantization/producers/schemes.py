@@ -46,6 +46,8 @@ class Scheme:
         The value of each code, if the element is "map".
     recipes : tuple of str
         The producers whose arithmetic `quantize` knows, the default one first.
+    searched_recipes : tuple of str
+        Those with which it takes ``scales="best"``.
 
     """
 
@@ -60,6 +62,7 @@ class Scheme:
     zero_point: bool
     code_map: tuple[float, ...] | None
     recipes: tuple[str, ...]
+    searched_recipes: tuple[str, ...]
 
     __repr__ = brief_fields
 
@@ -92,7 +95,7 @@ def _rows() -> dict[str, Scheme]:
     wide = {row.name: row for row in schemes() if row.name.startswith("int8_")}
     read = {
         (name := row.name.replace("8", str(bits), 1)): replace(
-            row, name=name, bits=bits, recipes=()
+            row, name=name, bits=bits, recipes=(), searched_recipes=()
         )
         for row in wide.values()
         for bits in range(1, row.bits)
@@ -107,7 +110,12 @@ def _block_types() -> dict[str, Scheme]:
     integers = find_scheme("int8_group")
     return {
         name.lower(): replace(
-            integers, name=name.lower(), bits=bits, block=(1, elements), recipes=()
+            integers,
+            name=name.lower(),
+            bits=bits,
+            block=(1, elements),
+            recipes=(),
+            searched_recipes=(),
         )
         for name, elements, _, bits in _core.block_types()
     }
@@ -141,26 +149,36 @@ SCALES: tuple[str, ...] = get_args(Scales)
 """What a block's scale may be chosen by."""
 
 
-def has_scales(scales: str, scheme: Scheme) -> bool:
-    """Return True if the scales of a scheme may be chosen so."""
+def has_scales(scales: str, scheme: Scheme, recipe: str) -> bool:
+    """Return True if the scales of a scheme, as a producer stores it, may be chosen so."""
     if scales == "four_over_six":
         return scheme.global_scale
-    return scales == "amax" or scheme.global_scale or scheme.rule is not None
+    return scales == "amax" or recipe in scheme.searched_recipes
 
 
-def check_scales(scales: object, scheme: Scheme) -> None:
-    """Refuse a choice of scales that there is not, or that a scheme has not."""
+def check_scales(scales: object, scheme: Scheme, recipe: str) -> None:
+    """Refuse a choice of scales that there is not, or that a scheme of a producer has not."""
     if not isinstance(scales, str) or scales not in SCALES:
         raise ValueError(
             argument("scales", scales)
             + f" is not valid; use one of {', '.join(map(repr, SCALES))}."
         )
-    if not has_scales(scales, scheme):
-        names = ", ".join(row.name for row in schemes() if has_scales(scales, row))
+    if has_scales(scales, scheme, recipe):
+        return
+    able = [name for name in scheme.recipes if has_scales(scales, scheme, name)]
+    if able:
         raise ValueError(
-            argument("scales", scales) + f" is not valid for {scheme.name}, which has no choice of "
-            f"scales; leave it out, or use one of {names}."
+            argument("scales", scales)
+            + f" is not valid for {scheme.name} as recipe={recipe!r} stores it; leave it out, or "
+            f"use recipe={' or '.join(map(repr, able))}."
         )
+    names = ", ".join(
+        row.name for row in schemes() if any(has_scales(scales, row, name) for name in row.recipes)
+    )
+    raise ValueError(
+        argument("scales", scales) + f" is not valid for {scheme.name}, which has no choice of "
+        f"scales; leave it out, or use one of {names}."
+    )
 
 
 @lru_cache(1 << 12)

@@ -52,6 +52,17 @@ pub(super) enum PositiveZeros {
     OfZeroBlocks,
 }
 
+/// Which scales of integers a search may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signs {
+    /// None: elements are not products of codes and scales.
+    None,
+    /// Positive ones: it is not known that all decoders take others.
+    Positive,
+    /// Negative ones as well: all known decoders multiply.
+    Both,
+}
+
 /// What becomes of ties and zeros in codes of E2M1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ties {
@@ -91,6 +102,8 @@ pub(super) struct Recipe {
     pub(super) whole_range: bool,
     /// Largest magnitudes of parts of a weight that are not zero are at least the smallest normal number of its dtype.
     pub(super) normal: bool,
+    /// For integers whose scales are searched.
+    pub(super) signs: Signs,
 }
 
 const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
@@ -108,6 +121,7 @@ const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
         least: 0.0,
         whole_range: false,
         normal: false,
+        signs: Signs::None,
     }
 }
 
@@ -151,12 +165,14 @@ static TABLE: &[Recipe] = &[
     Recipe { zero: Value(0.0), positive_zeros: OfZeroBlocks, ..row("comfy", TwoLevel, steps::<TwoQuotients>()) },
     Recipe { zero: Value(0.0), ties: Ties::TowardsZero, ..row("mlx", TwoLevel, steps::<SingleLevel>()) },
 
-    Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, steps::<Quotient>()) },
+    // Negative scales: `_dequantize` of compressed-tensors 0.20 (`quantization/lifecycle/forward_helpers.py`) multiplies, which a
+    // test runs; so do the kernels of vLLM, whose `marlin_permute_scales` (`marlin_utils.py`) changes no more than the order.
+    Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, signs: Signs::Both, ..row("compressed-tensors", Integer, steps::<Quotient>()) },
     row("mlx", Integer, steps::<Edge>()),
-    Recipe { normal: true, only: &["int8_channel", "int4_group"], ..row("modelopt", Integer, steps::<Quotient>()) },
+    Recipe { normal: true, only: &["int8_channel", "int4_group"], signs: Signs::Positive, ..row("modelopt", Integer, steps::<Quotient>()) },
     Recipe { zero: Value(0.0), only: &["int8_channel"], ..row("bitsandbytes", Integer, steps::<Amax>()) },
     Recipe { only: &["int8_tensor", "int8_channel", "int4_channel"], ..row("keras", Integer, steps::<Inverse>()) },
-    Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], ..row("gguf", Integer, steps::<UnstoredReciprocal>()) },
+    Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], signs: Signs::Positive, ..row("gguf", Integer, steps::<UnstoredReciprocal>()) },
 
     Recipe { zero: Value(0.0), ..row("bitsandbytes", Map, steps::<Nearest>()) },
 ];
@@ -174,7 +190,18 @@ pub(super) fn of(family: Family, scheme: &'static str) -> impl Iterator<Item = &
     rows(family, scheme).map(|row| row.name).filter(move |&name| std::mem::replace(&mut last, name) != name)
 }
 
+/// Returns the names of the recipes whose scales may be searched for a scheme of a family.
+pub(super) fn searched(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static str> {
+    let is_searched = |row: &&Recipe| row.is_searched();
+    rows(family, scheme).filter(is_searched).map(|row| row.name)
+}
+
 impl Recipe {
+    /// Whether scales of blocks may be those of least squared error.
+    pub(super) fn is_searched(&self) -> bool {
+        matches!(self.family, Family::TwoLevel | Family::Mx) || self.signs != Signs::None
+    }
+
     /// Returns the row of a name, or the default one.
     ///
     /// # Errors

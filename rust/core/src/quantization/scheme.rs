@@ -62,6 +62,12 @@ impl Scheme {
     pub fn recipes(&self) -> impl Iterator<Item = &'static str> {
         recipe::of(self.family, self.name)
     }
+
+    /// Returns the names of those under which each block may have the stored scale of least squared error.
+    pub fn searched_recipes(&self) -> impl Iterator<Item = &'static str> {
+        let is_whole = self.block == TENSOR;
+        recipe::searched(self.family, self.name).filter(move |_| !is_whole)
+    }
 }
 
 const TENSOR: (usize, usize) = (0, 0);

@@ -99,7 +99,7 @@ class Encode:
         """Return how a scheme is stored."""
         inputs = self.inputs or needed_inputs(self.consumer, self.recipe, scheme)
         row = written_row(scheme, self.recipe, inputs)
-        scales = self.scales if has_scales(self.scales, row.row) else "amax"
+        scales = self.scales if has_scales(self.scales, row.row, row.recipe) else "amax"
         form = encoding(row, self.block if scheme == self.scheme else None)
         constant = None if isinstance(inputs, str | None) else inputs
         return replace(form, input_scale=constant, scales=scales)

@@ -145,7 +145,10 @@ impl<T: Real> Codes<T> {
                 // SAFETY: these are the elements of the slice.
                 unsafe { by_block::<T, ADD>(self.level, (to, to, columns), blocks, shifts, ODD) };
             }
-            of_scales.numbers.to_weight(values, &mut scales.rounded);
+            // Those of a search are the nearest.
+            if self.quotient.is_some() {
+                of_scales.numbers.to_weight(values, &mut scales.rounded);
+            }
         }
         // Codes saturate, and are limited after they are rounded; but NaN takes the lower limit.
         if let (Some(limits), true) = (self.limits, self.allows_nan) {

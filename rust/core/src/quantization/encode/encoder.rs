@@ -3,6 +3,7 @@
 use super::amaxes::{Amaxes, BlockAmaxes, block_amax};
 use super::by_tables::{ByTables, Reference, TableBuffers};
 use super::codes::{Codes, Operands, Shift, Values};
+use super::integer_search::{IntegerSearch, Room as IntegerRoom};
 use super::operands::refuse;
 use super::packed::{PackBuffers, Packed};
 use super::scale_search::{Room, ScaleSearch};
@@ -26,7 +27,7 @@ use crate::quantization::work::{BlockSpan, Columns, Extent, ITEM, Item, ItemPass
 pub(super) const JOINED: usize = 1 << 15;
 
 /// Elements of a block that is worth finding its largest magnitude by several threads.
-const LARGE: usize = 1 << 17;
+pub(super) const LARGE: usize = 1 << 17;
 
 /// Whether the largest magnitudes of blocks are found before, by all threads.
 pub(super) fn is_large(extent: &Extent) -> bool {
@@ -86,6 +87,7 @@ pub(super) struct Buffers<T: Real> {
     amaxes: BlockAmaxes<T>,
     scales: BlockScales<T>,
     searched: Room,
+    integers: IntegerRoom,
     codes: PackBuffers,
     tables: TableBuffers<T>,
 }
@@ -102,6 +104,8 @@ pub(super) struct Encoder<T> {
     pub(super) extent: Extent,
     /// In place of the scales of the largest magnitudes.
     pub(super) search: Option<ScaleSearch>,
+    /// The same, of integers.
+    pub(super) integer_search: Option<IntegerSearch>,
     /// Columns of a band: whole blocks, and units of the packing.
     pub(super) wide: usize,
     /// Rows of an item are multiples of it.
@@ -117,8 +121,13 @@ impl<T: Real> Encoder<T> {
     pub(super) fn is_repeatable(&self) -> bool {
         let others = self.arrays.zero_point.is_some() || self.arrays.bias.is_some();
         let is_measured = self.scales.array_amax.is_none() || !self.scales.global.is_empty();
-        let is_weighted = self.search.as_ref().is_some_and(ScaleSearch::is_weighted);
-        self.level == Level::active() && !others && !is_weighted && is_measured
+        self.level == Level::active() && !others && !self.is_weighted() && is_measured
+    }
+
+    /// Whether errors of a search are weighted.
+    fn is_weighted(&self) -> bool {
+        self.search.as_ref().is_some_and(ScaleSearch::is_weighted)
+            || self.integer_search.as_ref().is_some_and(IntegerSearch::is_weighted)
     }
 
     /// Sees other arrays, and finds their global scale.
@@ -180,7 +189,7 @@ impl<T: Real> Encoder<T> {
         let (source, packed) = (&self.amaxes.source, &self.packed);
         block.0 == 1
             && !self.amaxes.has_grid()
-            && !self.search.as_ref().is_some_and(ScaleSearch::is_weighted)
+            && !self.is_weighted()
             && columns <= JOINED.min(ITEM / self.tall)
             && columns % block.1 == 0
             && columns % packed.unit() == 0
@@ -279,7 +288,7 @@ impl<T: Real> Encoder<T> {
         span: BlockSpan,
         buffers: &mut Buffers<T>,
     ) -> bool {
-        let Buffers { elements, amaxes, scales, searched, tables, .. } = buffers;
+        let Buffers { elements, amaxes, scales, searched, integers, tables, .. } = buffers;
         let (matrix, width) = (place.matrix, self.extent.block.1);
         let has_tables = self.by_tables.is_some() && tables.has_item() && !self.amaxes.has_grid();
         // Stored scales follow from the largest magnitudes as bf16, and codes from scales.
@@ -305,6 +314,10 @@ impl<T: Real> Encoder<T> {
             if let Some(search) = &self.search {
                 let by = (&self.amaxes.source, &self.scales);
                 search.improve((place, columns, width), by, (elements, searched), amaxes, scales);
+            }
+            if let Some(search) = &self.integer_search {
+                let by = (&self.amaxes.source, &self.scales);
+                search.improve((place, columns, width), by, (elements, integers), amaxes, scales);
             }
             self.scales.find_factors(matrix, amaxes, scales);
             if T::IS_SINGLE {

@@ -1,5 +1,6 @@
 //! What is encoded, and what is written.
 
+use super::encoder::LARGE;
 use crate::codec::options::{Named, Rounding};
 use crate::error::Error;
 use crate::quantization::packing::Packing;
@@ -140,7 +141,7 @@ pub(super) fn check(
             to.scale.format.name()
         ));
     }
-    check_choice(encoding, extent.block)?;
+    check_choice(encoding, recipe, extent.block)?;
     if encoding.importance.is_some() && encoding.scales == ScaleChoice::Amax {
         return refuse(
             "importance is not valid with scales=\"amax\", which weights no errors; leave it out, or use \
@@ -179,15 +180,19 @@ pub(super) fn check(
 }
 
 /// Elements of a block whose scale is searched, at most: errors are added in float32, and several blocks fit into a piece.
-pub(super) const MOST_SEARCHED: usize = 256;
+const MOST_SEARCHED: usize = 256;
+
+/// Of integers: those of a block are read at once.
+const MOST_INTEGERS: usize = LARGE;
 
 /// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
-fn check_choice(encoding: &Encoding, (rows, columns): (usize, usize)) -> Result<(), Error> {
+fn check_choice(encoding: &Encoding, recipe: &Recipe, (rows, columns): (usize, usize)) -> Result<(), Error> {
     let (name, family) = (encoding.scheme.name, encoding.scheme.family);
+    let is_searched = encoding.scheme.searched_recipes().any(|name| name == recipe.name);
     let (scales, schemes) = match encoding.scales {
         ScaleChoice::Amax => return Ok(()),
-        ScaleChoice::Best if matches!(family, Family::TwoLevel | Family::Mx) => ("best", ""),
-        ScaleChoice::Best => ("best", "nvfp4 or MX"),
+        ScaleChoice::Best if is_searched => ("best", ""),
+        ScaleChoice::Best => ("best", "nvfp4, MX or integers of compressed-tensors"),
         ScaleChoice::FourOverSix if family == Family::TwoLevel => ("four_over_six", ""),
         ScaleChoice::FourOverSix => ("four_over_six", "nvfp4"),
     };
@@ -203,12 +208,13 @@ fn check_choice(encoding: &Encoding, (rows, columns): (usize, usize)) -> Result<
              out, or use scales=\"amax\"."
         ));
     }
-    if rows.saturating_mul(columns) > MOST_SEARCHED {
+    let most = if family == Family::Integer { MOST_INTEGERS } else { MOST_SEARCHED };
+    if rows.saturating_mul(columns) > most {
         return refuse(format!(
-            "scales={scales:?} is not valid with blocks of {rows}x{columns}; use at most {MOST_SEARCHED} elements."
+            "scales={scales:?} is not valid with blocks of {rows}x{columns}; use at most {most} elements."
         ));
     }
-    if encoding.amax.is_some() && family == Family::Mx {
+    if encoding.amax.is_some() && family != Family::TwoLevel {
         return refuse(format!(
             "scales={scales:?} is not valid with amax and scheme={name:?}, as errors are those of the elements; leave \
              amax out."

@@ -5,6 +5,7 @@ use super::by_tables::{ByTables, Reference};
 use super::codes::{Codes, Shift};
 use super::encoder::{BlockArrays, Encoder, JOINED, is_large};
 use super::importance::Importance;
+use super::integer_search::IntegerSearch;
 use super::operands::{Encoded, Encoding, ScaleChoice, check, per_block, refuse};
 use super::packed::Packed;
 use super::scale_search::ScaleSearch;
@@ -76,8 +77,11 @@ pub(super) unsafe fn plan<T: Real>(
         (it_does && !same).then(|| Rounded::new::<T>(encoding.x.format)).transpose()
     };
     let mut source = Source::new(&encoding.x, &extent)?;
+    let searches_integers = encoding.scales != ScaleChoice::Amax && scheme.family == Family::Integer;
     let quotient = rounds(match recipe.family {
         Family::TwoLevel => false,
+        // Codes are the nearest ones to elements.
+        Family::Integer if searches_integers => false,
         _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && encoding.block == (0, 0)),
     })?;
     let at_once = !is_asymmetric && map.is_none() && rounding != Rounding::Stochastic;
@@ -174,9 +178,20 @@ pub(super) unsafe fn plan<T: Real>(
     // SAFETY: the caller's promise.
     let importance =
         encoding.importance.as_ref().map(|it| unsafe { Importance::new(it, &encoding.x, stack) });
-    let choice = (encoding.scales, importance.transpose()?);
-    let search = ScaleSearch::new(choice, encoding.x.format, values, stored);
-    if search.is_none() && encoding.scales != ScaleChoice::Amax {
+    let importance = importance.transpose()?;
+    let (search, integer_search) = if searches_integers {
+        let stored = to.scale.format.float().unwrap_or_else(single);
+        let decoded = encoding.x.format.float().unwrap_or_else(single);
+        let most = worth(&decoded, decoded.max_code());
+        let search = limits.map(|limits| {
+            IntegerSearch::new((limits, is_asymmetric), recipe.signs, (&stored, most), importance)
+        });
+        (None, search)
+    } else {
+        let choice = (encoding.scales, importance);
+        (ScaleSearch::new(choice, encoding.x.format, values, stored), None)
+    };
+    if search.is_none() && integer_search.is_none() && encoding.scales != ScaleChoice::Amax {
         let name = to.scale.format.name();
         return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));
     }
@@ -197,6 +212,7 @@ pub(super) unsafe fn plan<T: Real>(
         packed: Packed { rows: data, packing, bits, columns, transposes, level },
         arrays,
         search,
+        integer_search,
         wide,
         tall,
         x: encoding.x,

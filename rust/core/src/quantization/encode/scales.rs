@@ -42,7 +42,7 @@ pub(super) struct Scales<T> {
 }
 
 impl<T: Real> Scales<T> {
-    /// Finds the scales of a band, and shifts for biases. `bytes` becomes the stored scales.
+    /// Finds the scales of a band, and shifts: zero points or biases. `bytes` becomes the stored scales.
     pub(super) fn find(
         &self,
         matrix: usize,
@@ -53,15 +53,15 @@ impl<T: Real> Scales<T> {
         self.compute(self.of_array(matrix), amaxes, blocks);
         self.fit(stretch, &mut blocks.scale);
         self.store(&amaxes.amax, blocks);
+        if self.numbers.is_asymmetric {
+            self.find_shifts(amaxes, blocks);
+        }
     }
 
-    /// Finds what codes are computed with, of the scales of a band: `factors`, and `shifts` for zero points.
+    /// Finds what codes are computed with, of the scales of a band.
     pub(super) fn find_factors(&self, matrix: usize, amaxes: &BlockAmaxes<T>, blocks: &mut BlockScales<T>) {
         let numbers = &self.numbers;
         (self.steps.factors)(numbers, self.of_array(matrix), blocks);
-        if numbers.is_asymmetric {
-            self.find_shifts(amaxes, blocks);
-        }
         self.leave_out(&amaxes.amax, blocks);
         let BlockScales { factors, reciprocals: to, .. } = blocks;
         if let (false, Some(factors), Some(amax)) =
