@@ -603,9 +603,8 @@ class Quantize(Request):
         default="amax",
         comment="Which scale each block gets: {choices}. The producer's tools compute it from the "
         'largest magnitude ("amax"). With "best" it is the stored one of least squared error, of '
-        "nvfp4, MX and integers of compressed-tensors and modelopt; the largest magnitude becomes "
-        '6 or 4, whichever loses less, with "four_over_six", of nvfp4. Other schemes of a map keep '
-        '"amax".',
+        "nvfp4, MX and, by some recipes, integers; the largest magnitude becomes 6 or 4, whichever "
+        'loses less, with "four_over_six", of nvfp4. Other schemes of a map keep "amax".',
         choices=Scales,
         help="which scale each block gets: that of its largest magnitude (amax, the default), "
         "that of least squared error, of nvfp4, MX and integers (best), or the better one of two, "

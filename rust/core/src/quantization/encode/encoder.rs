@@ -4,7 +4,7 @@ use super::amaxes::{Amaxes, BlockAmaxes, block_amax};
 use super::by_tables::{ByTables, Reference, TableBuffers};
 use super::codes::{Codes, Operands, Shift, Values};
 use super::integer_search::{IntegerSearch, Room as IntegerRoom};
-use super::operands::refuse;
+use super::operands::{MOST_INTEGERS, refuse};
 use super::packed::{PackBuffers, Packed};
 use super::scale_search::{Room, ScaleSearch};
 use super::scales::Scales;
@@ -27,7 +27,7 @@ use crate::quantization::work::{BlockSpan, Columns, Extent, ITEM, Item, ItemPass
 pub(super) const JOINED: usize = 1 << 15;
 
 /// Elements of a block that is worth finding its largest magnitude by several threads.
-pub(super) const LARGE: usize = 1 << 17;
+const LARGE: usize = MOST_INTEGERS;
 
 /// Whether the largest magnitudes of blocks are found before, by all threads.
 pub(super) fn is_large(extent: &Extent) -> bool {

@@ -1,6 +1,5 @@
 //! What is encoded, and what is written.
 
-use super::encoder::LARGE;
 use crate::codec::options::{Named, Rounding};
 use crate::error::Error;
 use crate::quantization::packing::Packing;
@@ -182,8 +181,8 @@ pub(super) fn check(
 /// Elements of a block whose scale is searched, at most: errors are added in float32, and several blocks fit into a piece.
 const MOST_SEARCHED: usize = 256;
 
-/// Of integers: those of a block are read at once.
-const MOST_INTEGERS: usize = LARGE;
+/// Of integers: a band has all elements of a block.
+pub(super) const MOST_INTEGERS: usize = 1 << 17;
 
 /// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
 fn check_choice(encoding: &Encoding, recipe: &Recipe, (rows, columns): (usize, usize)) -> Result<(), Error> {
