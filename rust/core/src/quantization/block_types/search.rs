@@ -65,6 +65,8 @@ pub(super) struct Found {
 }
 
 impl Affine {
+    // Here and below: called twice or more, and as quick when not inlined.
+    #[inline(never)]
     fn weights(&self, x: &Columns) -> Columns {
         let mut weights = [ZERO; MOST];
         let mut means = ZERO;
@@ -82,7 +84,7 @@ impl Affine {
     }
 
     /// Returns the sum of weighted errors of codes.
-    #[inline(always)]
+    #[inline(never)]
     fn error(
         &self,
         (x, weights): (&[Lanes], &[Lanes]),
@@ -216,7 +218,7 @@ impl Symmetric {
 }
 
 /// Makes codes, and returns the sums of weighted products with elements, and of weighted squares.
-#[inline(always)]
+#[inline(never)]
 fn sums(x: &[Lanes], codes: &mut Columns, divisors: Lanes, half: f32) -> (Lanes, Lanes) {
     let (mut sum_lx, mut sum_l2) = (ZERO, ZERO);
     for (x, codes) in x.iter().zip(codes) {
