@@ -39,6 +39,9 @@ const MOST_TRANSPOSED: usize = 1 << 18;
 /// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
 const BAND: usize = 1 << 17;
 
+/// Elements of an array for which a table of errors is worth it.
+const TABLED: usize = 1 << 15;
+
 /// Plans an encoding by a recipe.
 ///
 /// # Safety
@@ -175,7 +178,8 @@ pub(super) unsafe fn plan<T: Real>(
     let importance =
         encoding.importance.as_ref().map(|it| unsafe { Importance::new(it, &encoding.x, stack) });
     let choice = (encoding.scales, importance.transpose()?);
-    let search = ScaleSearch::new(choice, encoding.x.format, values, stored);
+    let is_tabled = source.is_bf16() && extent.matrices() * extent.rows * extent.columns >= TABLED;
+    let search = ScaleSearch::new(choice, encoding.x.format, values, stored, is_tabled);
     if search.is_none() && encoding.scales != ScaleChoice::Amax {
         let name = to.scale.format.name();
         return refuse(format!("scale has dtype {name}; use {E4M3} or {E8M0} where scales are searched."));
