@@ -244,7 +244,7 @@ impl ScaleSearch {
             let codes = &mut blocks.bytes;
             // SAFETY: the caller's promise.
             unsafe {
-                self.look_up((place, columns, width), source, &mut elements.stored, (amax, codes), room)
+                self.look_up((place, columns, width), source, &mut elements.stored, (amax, codes), room);
             };
         }
         let Elements { stored: read, values } = elements;
