@@ -258,9 +258,13 @@ class BlockWeight(EncodedWeight):
         return (part,)
 
     def _encode(
-        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range]
-    ) -> tuple[Arrays, CastReport | None]:
+        self,
+        parts: Mapping[str, _EncodedPart],
+        ranges: Sequence[Range],
+        importance: Array | None,
+    ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that."""
+        assert importance is None, "no scales of blocks are searched"  # noqa: S101
         (first, _), _ = ranges[-2:]
         blocks, report = encode_rows(self._read(ranges), self.info.name, first, self.encoding)
         return dict.fromkeys(parts, blocks), report

@@ -10,14 +10,16 @@
 //! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
 //! * `zeros`: what becomes of their signs.
-//! * `scale_search`: scales of least squared error; `integer_search`: those of integers, with zero points;
-//!   `importance`: what weights it. `by_tables`: scales and codes of bf16 without arithmetic.
+//! * `scale_search`: scales of least squared error, `error_table`: by errors of bf16; `integer_search`: those of integers,
+//!   with zero points; `importance`: what weights them. `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
 mod amaxes;
 mod by_tables;
 mod codes;
 mod encoder;
+#[cfg(target_arch = "x86_64")]
+mod error_table;
 mod importance;
 mod integer_search;
 mod operands;

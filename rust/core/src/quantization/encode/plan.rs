@@ -40,6 +40,9 @@ const MOST_TRANSPOSED: usize = 1 << 18;
 /// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
 const BAND: usize = 1 << 17;
 
+/// Elements of an array for which a table of errors is worth it.
+const TABLED: usize = 1 << 15;
+
 /// Plans an encoding by a recipe.
 ///
 /// # Safety
@@ -189,7 +192,8 @@ pub(super) unsafe fn plan<T: Real>(
         (None, search)
     } else {
         let choice = (encoding.scales, importance);
-        (ScaleSearch::new(choice, encoding.x.format, values, stored), None)
+        let is_tabled = source.is_bf16() && extent.matrices() * extent.rows * extent.columns >= TABLED;
+        (ScaleSearch::new(choice, encoding.x.format, values, stored, is_tabled), None)
     };
     if search.is_none() && integer_search.is_none() && encoding.scales != ScaleChoice::Amax {
         let name = to.scale.format.name();

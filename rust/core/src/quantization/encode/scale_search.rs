@@ -18,9 +18,13 @@
 //! most where all become 0.
 
 use super::amaxes::BlockAmaxes;
+#[cfg(target_arch = "x86_64")]
+use super::error_table::{ErrorTable, TableSearch};
 use super::importance::Importance;
 use super::operands::ScaleChoice;
 use super::scales::Scales;
+#[cfg(target_arch = "x86_64")]
+use super::source::Stored;
 use super::source::{Elements, Source};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference::worth;
@@ -50,20 +54,20 @@ type Chunks = [[Lanes<f32>; CHUNK]];
 const ROUNDED_UP: f32 = 1.0 + 1.0 / 1_048_576.0;
 
 /// The values of codes.
-#[derive(Clone, Copy)]
-struct Grid {
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Grid {
     /// What rounds a magnitude to the bits of a code: `c - (c - y)` with `c = y * split` (Veltkamp's splitting), but at least
     /// `least`, next to which float32 has the steps of the smallest codes.
     split: f32,
     least: f32,
-    max: f32,
-    limit: f32,
+    pub(super) max: f32,
+    pub(super) limit: f32,
     /// The largest scale whose largest product the dtype of the weight has: results are not to become infinite.
-    most: f32,
+    pub(super) most: f32,
     /// An error is less than that of the recipe's own scale if it is below this part of it. Where a quotient is in the middle
     /// of two values but for its rounding, codes may be those of the other one, which makes a sum of squares larger by less
     /// than `limit / step * 2^-18` of it, `step` being that of the largest codes; its additions round off at most 2^-16.
-    less: f32,
+    pub(super) less: f32,
 }
 
 impl Grid {
@@ -89,20 +93,27 @@ impl Grid {
         let less = (1.0 - limit / top_step * 2f64.powi(-16)) as f32;
         Self { split, least, max: max as f32, limit: limit as f32, most, less }
     }
+
+    /// What the largest magnitude is multiplied by to be the largest scale that has to be tried.
+    #[inline(always)]
+    pub(super) fn twice(&self) -> f32 {
+        // A scale may not be left out for the rounding of this.
+        2.0 / self.limit * ROUNDED_UP
+    }
 }
 
 /// How scales follow from stored codes: the bits of a float32 after a shift, times a power of two, over a number and times
 /// another, one of which is the scale of the array.
-#[derive(Clone, Copy)]
-struct StoredScales {
-    shift: u32,
-    unit: f32,
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct StoredScales {
+    pub(super) shift: u32,
+    pub(super) unit: f32,
     /// The bits of the smallest scale.
     least_bits: u32,
     /// The codes that may be chosen.
-    codes: (u32, u32),
+    pub(super) codes: (u32, u32),
     /// The smallest code of which it is sure that half of each larger one's scale has a code.
-    halved: u32,
+    pub(super) halved: u32,
     divisor: f32,
     factor: f32,
 }
@@ -134,14 +145,20 @@ impl StoredScales {
 
     /// Returns the scale of a code as a decoder does.
     #[inline(always)]
-    fn value(&self, code: u32) -> f32 {
+    pub(super) fn value(&self, code: u32) -> f32 {
         let bits = (code << self.shift).max(self.least_bits);
         f32::from_bits(bits) * self.unit / self.divisor * self.factor
     }
 
+    /// Returns those of which any code may be chosen.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn without_limits(self) -> Self {
+        Self { codes: (1, 1 << 8), halved: 1, ..self }
+    }
+
     /// Returns the largest code whose scale is not above another, and which may be chosen.
     #[inline(always)]
-    fn code_below(&self, scale: f32) -> u32 {
+    pub(super) fn code_below(&self, scale: f32) -> u32 {
         let bits = (scale / self.factor * self.divisor / self.unit).to_bits();
         (bits >> self.shift).max(self.halved).max(self.codes.0).min(self.codes.1)
     }
@@ -153,6 +170,9 @@ pub(super) struct ScaleSearch {
     importance: Option<Importance>,
     grid: Grid,
     stored: StoredScales,
+    /// Whether there are so many elements of bf16 that a table of errors is worth it.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "there is no table"))]
+    has_table: bool,
 }
 
 /// The elements of blocks that are searched together, what weights their errors, and room to read that.
@@ -161,6 +181,10 @@ pub(super) struct Room {
     elements: Vec<[Lanes<f32>; CHUNK]>,
     weights: Vec<[Lanes<f32>; CHUNK]>,
     importance: Vec<f32>,
+    /// The blocks of a band that are searched so, and the errors of bf16, by which the others are.
+    is_left: Vec<bool>,
+    #[cfg(target_arch = "x86_64")]
+    table: ErrorTable,
 }
 
 impl ScaleSearch {
@@ -171,10 +195,14 @@ impl ScaleSearch {
         weight: Format,
         (element, max): (Format, f64),
         (stored, least): (Format, f32),
+        is_tabled: bool,
     ) -> Option<Self> {
         let stored = StoredScales::new(stored, least)?;
         let grid = Grid::new(element, max, weight);
-        (choice != ScaleChoice::Amax).then_some(Self { choice, importance, grid, stored })
+        // Of powers of two, two scales are tried, which takes less time than to look up 16.
+        let is_fine = stored.shift < Binary32::MANTISSA;
+        let has_table = is_tabled && is_fine && choice == ScaleChoice::Best && importance.is_none();
+        (choice != ScaleChoice::Amax).then_some(Self { choice, importance, grid, stored, has_table })
     }
 
     /// Whether errors are weighted.
@@ -204,6 +232,21 @@ impl ScaleSearch {
         let divides = scales.recipe.steps.properties.divides_by_global;
         let (divisor, factor) = if divides { (global, 1.0) } else { (1.0, global) };
         let stored = StoredScales { divisor, factor, ..self.stored };
+        room.is_left.clear();
+        room.is_left.resize(blocks.bytes.len(), true);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amax) = T::f32s(&amaxes.amax)
+            && self.has_table
+            && place.rows == 1
+            && TableSearch::has(level, width)
+            && room.table.find(self.grid, stored)
+        {
+            let codes = &mut blocks.bytes;
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.look_up((place, columns, width), source, &mut elements.stored, (amax, codes), room);
+            };
+        }
         let Elements { stored: read, values } = elements;
         let most = width.min(columns.count);
         let size = place.rows * most;
@@ -214,6 +257,11 @@ impl ScaleSearch {
         let of_piece = (PIECE / place.rows / group).max(1) * group;
         let mut first = 0;
         for columns in columns.groups(of_piece) {
+            let blocks_of_piece = first..first + columns.count.div_ceil(width);
+            if !room.is_left[blocks_of_piece.clone()].contains(&true) {
+                first = blocks_of_piece.end;
+                continue;
+            }
             // SAFETY: the caller's promise; blocks have at most `MOST_SEARCHED` elements, as was checked, so
             // that a group of them fits into a piece.
             let piece = unsafe { source.load(place, columns, read, values.0.as_mut_ptr()) };
@@ -226,6 +274,10 @@ impl ScaleSearch {
                 let area = Area { columns: group.min(columns.count - start), ..piece };
                 let blocks_of_group = first..first + area.columns.div_ceil(width);
                 first = blocks_of_group.end;
+                // Those that have their scales beside one that is left keep them.
+                if !room.is_left[blocks_of_group.clone()].contains(&true) {
+                    continue;
+                }
                 // SAFETY: the areas have so many columns from there on.
                 unsafe {
                     spread_rows(level, (area, start), (width, most), &mut room.elements);
@@ -259,6 +311,40 @@ impl ScaleSearch {
         unsafe {
             let to = blocks.scale.as_mut_ptr().cast();
             scales.stored.to_real.convert(blocks.bytes.as_ptr(), to, blocks.bytes.len());
+        }
+    }
+
+    /// Replaces codes of a band of one row by the table of errors, and finds which blocks are left.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode); the table has the level and blocks of so many columns.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn look_up<T: Real>(
+        &self,
+        (place, columns, width): (Place, Columns, usize),
+        source: &Source<T>,
+        read: &mut Stored,
+        (amax, codes): (&[f32], &mut [u8]),
+        Room { table, is_left, .. }: &mut Room,
+    ) {
+        let mut first = 0;
+        for columns in columns.groups(PIECE / width * width) {
+            // Not one that has fewer columns.
+            let blocks = first..first + columns.count / width;
+            first = blocks.end;
+            // SAFETY: the caller's promise.
+            unsafe {
+                let search = TableSearch {
+                    table,
+                    grid: self.grid,
+                    area: source.read(place, columns, read).cast(),
+                    width,
+                    amax: &amax[blocks.clone()],
+                    codes: &mut codes[blocks.clone()],
+                    is_left: &mut is_left[blocks],
+                };
+                Level::active().run_moves(search);
+            }
         }
     }
 }
@@ -345,8 +431,7 @@ impl Kernel for Search<'_> {
                 *element = values;
             }
         }
-        // A scale may not be left out for the rounding of this.
-        let twice = 2.0 / grid.limit * ROUNDED_UP;
+        let twice = grid.twice();
         let (mut codes, mut scales) = ([[0; LANES]; 2], [[0f32; LANES]; 2]);
         let first = to_four.unwrap_or(own);
         for lane in 0..LANES {
@@ -498,13 +583,13 @@ impl<const CLIPS: bool, const WEIGHTED: bool> Kernel for Errors<'_, CLIPS, WEIGH
 }
 
 #[inline(always)]
-fn inverse(scale: f32) -> f32 {
+pub(super) fn inverse(scale: f32) -> f32 {
     if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }
 
 /// Returns the squared error of a magnitude under a scale.
 #[inline(always)]
-fn square<const CLIPS: bool>(magnitude: f32, scale: f32, inverse: f32, grid: Grid) -> f32 {
+pub(super) fn square<const CLIPS: bool>(magnitude: f32, scale: f32, inverse: f32, grid: Grid) -> f32 {
     let quotient = magnitude * inverse;
     let quotient = if !CLIPS || quotient < grid.max { quotient } else { grid.max };
     let split = quotient * grid.split;
