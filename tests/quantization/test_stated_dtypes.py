@@ -90,7 +90,7 @@ def test_what_is_lost_by_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFix
     findings = [(one.kind, one.tensor, one.count) for one in summary.findings()]
     assert ("overflow", "big.weight", 1) in findings
     assert "will be float16, too, because config.json has one dtype" in caplog.text
-    assert "3: big.weight, embed.weight, norm.weight" in caplog.text
+    assert "load all of it: big.weight, embed.weight, norm.weight" in caplog.text
 
 
 def test_a_part_that_states_float32_keeps_it(tmp_path: Path) -> None:

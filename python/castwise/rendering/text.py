@@ -85,8 +85,7 @@ def _table_lines(
             yield "  ".join("-" * layout.widths[column] for column in layout.columns)
             continue
         texts = []
-        for column in layout.columns:
-            cell = layout.cell(row, column)
+        for column, cell in layout.cells(row):
             is_last_text = table.has_last_text and column == len(row) - 1
             pad = cell.ljust if column < text_count or is_last_text else cell.rjust
             text = pad(layout.widths[column])
@@ -108,15 +107,18 @@ class _ColumnSizes:
         top_row = next(rows, ())
         self.widths: list[int] = [*map(len, top_row)]
         self.least = self.widths[0] if top_row and table.header else 0  # of names
-        self.short_widths = [len(cell.partition(" ")[0]) for cell in top_row]
+        # The first words of columns that may go without the others.
+        shortened = [index for index, name in enumerate(table.header) if name in table.short]
+        self.short_widths = {index: len(top_row[index].partition(" ")[0]) for index in shortened}
         self.zeros = {*range(1, len(top_row))}  # columns without a number that is not 0
         self.ending: str | None = None  # the last component of all names, with its dot
         if not table.header:
             rows = chain([top_row], rows)
         for row in rows:
             self.widths = [*map(max, self.widths, map(len, row))]
-            short = (len(cell.partition(" ")[0]) for cell in row)
-            self.short_widths = [*map(max, self.short_widths, short)]
+            for index in shortened:
+                length = len(row[index].partition(" ")[0])
+                self.short_widths[index] = max(self.short_widths[index], length)
             self.zeros = {column for column in self.zeros if row[column] in _NOTHING - {"-"}}
             if row is not table.total:
                 _, dot, last = row[0].rpartition(".")
@@ -170,20 +172,19 @@ class _LineLayout:
                 return
             self.columns = [column for column in self.columns if column not in left_out]
 
-    def cell(self, row: Sequence[str], column: int) -> str:
-        """Return as much of a cell as its column has room for."""
-        cell = row[column]
-        if column == 0:
-            cell = cell.removesuffix(self._ending)
-        elif column in self._short:
-            cell = cell.partition(" ")[0]
-        return _shorten(cell, self.widths[column])
+    def cells(self, row: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Yield the columns of a line, with as much of each cell as there is room for."""
+        for column in self.columns:
+            cell, width = row[column], self.widths[column]
+            if column == 0:
+                cell = cell.removesuffix(self._ending)
+            elif column in self._short:
+                cell = cell.partition(" ")[0]
+            yield column, cell if len(cell) <= width else _shorten(cell, width)
 
 
 def _shorten(cell: str, limit: int) -> str:
     """Shorten a name that is too long to its end, and the numbers of layers and experts before."""
-    if len(cell) <= limit:
-        return cell
     start = len(cell) - limit + len(CUT)
     numbers = "".join(f"{each[0]}{CUT}" for each in _LAYER.finditer(cell) if each.start() < start)
     start = len(cell) - limit + len(numbers)

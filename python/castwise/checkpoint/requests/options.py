@@ -542,8 +542,8 @@ class Quantize(Request):
 
     scheme: WrittenScheme | None = option(
         default=None,
-        comment="The scheme of linear layers: one of `castwise.quantization.schemes()`, or a type "
-        "of llama.cpp for a `.gguf` file. None: only the map decides.",
+        comment="The scheme of linear layers: one of `castwise.quantization.schemes()`, or, in "
+        "files of llama.cpp, a type such as 'q4_k'. None: only the map decides.",
         metavar="S",
         is_positional=True,
         help="the scheme of linear layers: {schemes}",

@@ -22,10 +22,12 @@ from castwise.checkpoint.planning.component import Derived, SourceComponent, pat
 from castwise.checkpoint.planning.decode.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
+from castwise.checkpoint.planning.encode.blocks import is_of_blocks
 from castwise.checkpoint.planning.encode.encoded_weight import (
+    BlockWeight,
+    EncodedWeight,
     encoding_threads,
     share,
-    weight_type,
 )
 from castwise.checkpoint.planning.importance import (
     ChannelNumbers,
@@ -625,7 +627,7 @@ def _encoded_tensors(
     ]
     threads = encoding_threads(shapes, encode.threads)
     weights = {
-        name: weight_type(encoding)(
+        name: (BlockWeight if is_of_blocks(encoding) else EncodedWeight)(
             tensors_of_shards[name], tensors_of_shards, encoding, threads, numbers.get(name)
         )
         for name, encoding in choice.encodings.items()

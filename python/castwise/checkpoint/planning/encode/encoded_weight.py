@@ -30,7 +30,6 @@ from castwise.checkpoint.planning.encode.blocks import (
     blocks_of_row,
     check_finite,
     encode_rows,
-    is_of_blocks,
 )
 from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
@@ -222,7 +221,7 @@ class EncodedWeight:
         """Read a slab, quantize it, and measure that if its payload is among the parts."""
         array = self._read(ranges)
         if not self._needs_amax:
-            self._largest(array, threads=1)
+            check_finite(array, self.info.name, threads=1)
         arguments = self._arguments(array.shape)
         q, report = quantize_slab(array, **arguments, importance=importance), None
         if self._parts[0] in parts.values():
@@ -240,12 +239,9 @@ class EncodedWeight:
         """Read the weight for its largest magnitude; its file is open."""
         cuts = (self._ranges(*rows) for rows in self._rows_of_slabs())
         return max(
-            (self._largest(self._read(ranges), self._threads) for ranges in cuts), default=0.0
+            (check_finite(self._read(ranges), self.info.name, self._threads) for ranges in cuts),
+            default=0.0,
         )
-
-    def _largest(self, array: Array, threads: int) -> float:
-        """Return the largest magnitude; refuse what is not finite."""
-        return check_finite(array, self.info.name, threads)
 
 
 class BlockWeight(EncodedWeight):
@@ -268,11 +264,6 @@ class BlockWeight(EncodedWeight):
         (first, _), _ = ranges[-2:]
         blocks, report = encode_rows(self._read(ranges), self.info.name, first, self.encoding)
         return dict.fromkeys(parts, blocks), report
-
-
-def weight_type(encoding: Encoding) -> type[EncodedWeight]:
-    """Return what makes weights of an encoding."""
-    return BlockWeight if is_of_blocks(encoding) else EncodedWeight
 
 
 def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:

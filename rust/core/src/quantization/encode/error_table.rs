@@ -11,7 +11,7 @@
 
 use std::arch::x86_64 as arch;
 
-use super::scale_search::{Grid, StoredScales, inverse, square};
+use super::scale_errors::{Grid, StoredScales, inverse, square};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::{InstructionSet, Level, RawKernel};
 use crate::quantization::arithmetic::Area;

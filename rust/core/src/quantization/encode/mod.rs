@@ -10,7 +10,7 @@
 //! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
 //! * `zeros`: what becomes of their signs.
-//! * `scale_search`: scales of least squared error, `error_table`: by errors of bf16; `integer_search`: those of integers,
+//! * `scale_errors`: what a stored scale loses; `scale_search`: scales of least squared error, `error_table`: by errors of bf16; `integer_search`: those of integers,
 //!   with zero points; `importance`: what weights them. `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
@@ -25,6 +25,7 @@ mod integer_search;
 mod operands;
 mod packed;
 mod plan;
+mod scale_errors;
 mod scale_search;
 mod scales;
 mod source;
