@@ -105,13 +105,13 @@ def _draw(table: Blocks, width: int) -> tuple[NDArray[np.float64], NDArray[np.fl
     rows = np.minimum(rows, len(shares) - 1)
     weights = (numbers / np.maximum(np.bincount(rows, minlength=len(numbers)), 1))[rows]
     maxima = 1 + (table.eighths % 8)[rows] / 8 + draw.random(number) / 8
-    points = 1 + spread_points(_POINTS)
     blocks = np.zeros((number, width))
     for row in np.unique(rows):
         is_row = rows == row
         counts = table.counts[row, :DEPTHS].astype(float)
         squares = table.squares[row, :DEPTHS] * np.ldexp(1.0, 2 * np.arange(DEPTHS))
-        of_maxima = float(table.blocks[row]) * np.square(1 + (table.eighths[row] % 8 + 0.5) / 8)
+        middle = 1 + (table.eighths[row] % 8 + 0.5) / 8  # of the maxima
+        of_maxima = float(table.blocks[row]) * np.square(middle)
         counts[0] = max(counts[0] - float(table.blocks[row]), 0.0)
         squares[0] = max(squares[0] - of_maxima, counts[0])
         if not counts.any():
@@ -120,16 +120,18 @@ def _draw(table: Blocks, width: int) -> tuple[NDArray[np.float64], NDArray[np.fl
         (depths_met,) = counts.nonzero()
         of_draws = draw.choice(len(depths_met), size=shape, p=counts[depths_met] / counts.sum())
         means = squares[depths_met] / counts[depths_met]
-        chances = densities(np.broadcast_to(points, (len(depths_met), _POINTS)), means)
+        # In the binade of the maximum, nothing is above it.
+        ends = np.where(depths_met == 0, middle, 2.0)[:, None]
+        points = 1 + (ends - 1) * spread_points(_POINTS)
+        chances = densities(points, means)
         # A number of the unit interval of a binade falls between two of its steps.
         steps = np.cumsum(chances, axis=1) + np.arange(len(depths_met))[:, None]
         places = np.searchsorted(steps.ravel(), of_draws + draw.random(shape)) - of_draws * _POINTS
-        significands, depths = points[np.clip(places, 0, _POINTS - 1)], depths_met[of_draws]
-        limit = maxima[is_row, None]
-        of_binade = np.where(depths == 0, 1 + (significands - 1) * (limit - 1), significands)
+        significands = points[of_draws, np.clip(places, 0, _POINTS - 1)]
+        magnitudes = np.ldexp(significands, -depths_met[of_draws])
         share_of_zeros = 1 - counts.sum() / max(float(table.blocks[row]) * (width - 1), 1.0)
         is_zero = draw.random(shape) < share_of_zeros
-        blocks[is_row] = np.where(is_zero, 0.0, np.ldexp(of_binade, -depths))
+        blocks[is_row] = np.where(is_zero, 0.0, np.minimum(magnitudes, maxima[is_row, None]))
     blocks[:, 0] = maxima
     signs = draw.choice([-1.0, 1.0], blocks.shape)
     exponents = (table.eighths // 8)[rows]
