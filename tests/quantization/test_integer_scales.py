@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise import checkpoint
+from castwise import _core, checkpoint
 from castwise.quantization import dequantize, quantize, schemes
 from scheme_oracle import Array
 from support import LEVELS, at_level
@@ -320,3 +320,42 @@ def test_weights_of_one_call_do_not_remain() -> None:
     weighted = quantize(x, "int4_group", scales="best", importance=importance, threads=1)
     again = quantize(x, "int4_group", scales="best", threads=1)
     assert again.scale.tobytes() == first.scale.tobytes() != weighted.scale.tobytes()
+
+
+def test_searched_scales_decode_to_finite_numbers() -> None:
+    """A scale that is rounded up to its dtype may be more than the weight's dtype has room for."""
+    x = np.full((1, 32), 61920, np.float16)
+    x[0, -1] = 65440
+    q = quantize(x, "int8_group", block=(1, 32), recipe="gguf", scales="best")
+    assert np.isfinite(dequantize(q, "float16")).all()
+
+
+def test_codes_stay_where_a_scale_is_stored_as_zero() -> None:
+    x = np.full((2, 32), 1e-8, np.float32)
+    x[1] = np.linspace(-1, 1, 32)
+    usual, searched = (
+        quantize(x, "int8_group", block=(1, 32), recipe="gguf", scales=choice)
+        for choice in ("amax", "best")
+    )
+    assert np.array_equal(np.asarray(usual.data)[0], np.asarray(searched.data)[0])
+
+
+def test_importance_of_fewer_axes_is_broadcast() -> None:
+    """As through the function, for what calls the core itself."""
+    draw = np.random.default_rng(1)
+    x = draw.standard_normal((256, 4)).astype(np.float32)
+    arrays = [(np.empty((256, 4), np.uint8), np.empty((2, 4), np.float32)) for _ in range(2)]
+    row = draw.random(4).astype(np.float32)
+    for (data, scale), importance in zip(arrays, (row, np.broadcast_to(row, x.shape)), strict=True):
+        _core.encode_blocks(
+            x,
+            data,
+            scale,
+            scheme="int8_group",
+            recipe="compressed-tensors",
+            block=(128, 1),
+            offset=128,
+            scales="best",
+            importance=importance,
+        )
+    assert all(map(np.array_equal, *arrays))

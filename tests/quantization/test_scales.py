@@ -378,6 +378,25 @@ def test_importance_of_another_kind_is_refused() -> None:
         quantize(np.stack([x, x]), "nvfp4", scales="best", importance=np.ones((3, 128)))
 
 
+@pytest.mark.parametrize(("scheme", "columns"), [("mxfp4", 32), ("nvfp4", 16), ("mxfp8_e4m3", 32)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_shorter_than_a_block_are_searched(scheme: Any, columns: int, dtype: str) -> None:
+    """Also the last elements of a row of several bands."""
+    draw = np.random.default_rng(0)
+    for width in (*range(1, columns), 32768 + columns // 2 + 3):
+        x = draw.standard_normal((2, width)).astype(dtype)
+        wide = np.zeros((2, -(-width // columns) * columns), dtype)
+        wide[:, :width] = x
+        q, padded = (quantize(array, scheme, scales="best") for array in (x, wide))
+        assert np.array_equal(dequantize(q, "float32"), dequantize(padded, "float32")[:, :width])
+        usual = np.square(decoded(quantize(x, scheme)) - x.astype(float)).sum()
+        assert np.square(decoded(q) - x.astype(float)).sum() <= usual
+
+
+def decoded(q: Any) -> Array:
+    return np.asarray(dequantize(q, "float32"), float)
+
+
 def test_four_over_six_takes_the_smaller_error() -> None:
     """Each block decodes as if its scale had been made for a largest code of 6, or of 4."""
     x = WEIGHTS["normal"][:16, :256].astype(np.float32)

@@ -180,7 +180,8 @@ fn check(mut input: Unstructured<'_>) -> Result<()> {
     };
     let rounding = choose(input, Rounding::NAMES)?.1;
     let importance = if input.ratio(1, 8)? {
-        Some(Drawn::new(input, named("float32"), shape.clone(), false)?)
+        let shape = nearly(input, shape.clone())?;
+        Some(Drawn::new(input, named("float32"), shape, false)?)
     } else {
         None
     };

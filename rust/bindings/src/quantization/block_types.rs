@@ -72,7 +72,7 @@ fn operands(
     let (x, bytes) = (Array::of_numpy("x", elements)?, Array::of_numpy("blocks", blocks)?);
     let count = bytes.bytes() / row.bytes;
     let target = if encodes { &bytes } else { &x };
-    let fits = (x.format.name(), bytes.format.item_size()) == ("float32", 1)
+    let fits = (x.format.name(), bytes.format.name()) == ("float32", "uint8")
         && !x.swapped
         && [&x, &bytes].iter().all(|array| array.is_in_order(Order::C))
         && (x.bytes(), bytes.bytes()) == (count * row.elements * 4, count * row.bytes)

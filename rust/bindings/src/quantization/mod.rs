@@ -380,13 +380,17 @@ fn steady<'a, 'py>(
 }
 
 /// Reads a float32 for each matrix of a stack.
-fn global(argument: &'static str, object: &Bound<'_, PyAny>, like: &Operand) -> PyResult<Operand> {
+fn global(argument: &'static str, object: &Bound<'_, PyAny>, of: &Operand) -> PyResult<Operand> {
+    let shape = &of.array.shape;
+    like(argument, object, &shape[..shape.len().saturating_sub(2)])
+}
+
+/// Takes an array that is read with a number for each element of another, or of its stack.
+fn like(argument: &'static str, object: &Bound<'_, PyAny>, shape: &[usize]) -> PyResult<Operand> {
     let array = native(argument, object)?;
-    let shape = &like.array.shape;
-    let stack = &shape[..shape.len().saturating_sub(2)];
-    let broadcast = array.broadcast_to(stack).ok_or_else(|| {
+    let broadcast = array.broadcast_to(shape).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "{argument} has shape {:?}, which does not broadcast to the stack {stack:?}.",
+            "{argument} has shape {:?}, which does not broadcast to {shape:?}.",
             array.shape()
         ))
     })?;
@@ -457,7 +461,8 @@ fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding
     let scales = ScaleChoice::parse(&options.scales).map_err(to_python)?;
     let rounding = options.rounding.as_deref().map(Rounding::parse).transpose().map_err(to_python)?;
     let nan_scales = choose("nonfinite", &options.nonfinite, &[("raise", false), ("nan", true)])?;
-    let importance = optional("importance", options.importance.as_ref())?;
+    let importance = options.importance.as_ref().map(|array| like("importance", array, &x.array.shape));
+    let importance = importance.transpose()?;
     let extents = [&global_scale, &importance].map(|operand| operand.as_ref().map(|operand| operand.extent));
     let encoding = Encoding {
         recipe: options.recipe.clone(),

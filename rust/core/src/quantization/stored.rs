@@ -159,7 +159,8 @@ unsafe fn is_encoded(
     encoder: &mut Option<BlockEncoder>,
     room: &mut Room,
 ) -> bool {
-    let Some(scale) = &stored.scale else { return false };
+    // Importance is of the whole array, and not of these rows.
+    let Some(scale) = stored.scale.as_ref().filter(|_| encoding.importance.is_none()) else { return false };
     let data = Array::dense(&mut room.codes, &stored.data.shape, stored.data.format);
     let scales = Array::dense(&mut room.scales, &scale.shape, scale.format);
     let (Some(data), Some(scales)) = (data, scales) else { return false };

@@ -25,7 +25,7 @@ impl Importance {
     pub(super) unsafe fn new(importance: &Array, x: &Array, stack: usize) -> Result<Self, Error> {
         if importance.format != Format::FLOAT32 || importance.shape != x.shape {
             return refuse(format!(
-                "importance has dtype {} and shape {:?}; give float32 that broadcasts to {:?}.",
+                "importance has dtype {} and shape {:?}; give float32 of shape {:?}.",
                 importance.format.name(),
                 importance.shape,
                 x.shape
@@ -36,16 +36,19 @@ impl Importance {
             importance.shape.iter().zip(&importance.strides).filter(|(_, stride)| **stride != 0).collect();
         let count = if x.shape.contains(&0) { 0 } else { axes.iter().map(|(length, _)| **length).product() };
         for flat in 0..count {
-            let (mut rest, mut offset, mut index) = (flat, 0, Vec::new());
+            let (mut rest, mut offset) = (flat, 0);
             for &(&length, &stride) in axes.iter().rev() {
                 offset += (rest % length) as isize * stride;
-                index.push(rest % length);
                 rest /= length;
             }
             // SAFETY: the caller's promise.
             let value = unsafe { importance.pointer.offset(offset).cast::<f32>().read_unaligned() };
             if !value.is_finite() || value < 0.0 {
-                index.reverse();
+                let mut index = vec![0; axes.len()];
+                let mut rest = flat;
+                for (place, (length, _)) in index.iter_mut().zip(&axes).rev() {
+                    (*place, rest) = (rest % **length, rest / **length);
+                }
                 return refuse(format!(
                     "importance{index:?} is {value}, by which no error can be weighted; give finite numbers that are \
                      not negative."

@@ -26,7 +26,7 @@ use crate::format::FloatSpec;
 use crate::quantization::arithmetic::{Area, PIECE};
 use crate::quantization::real::Real;
 use crate::quantization::recipe::Signs;
-use crate::quantization::steps::{BlockScales, refill};
+use crate::quantization::steps::BlockScales;
 use crate::quantization::work::{Columns, Place};
 
 /// Trials that are made together.
@@ -221,7 +221,12 @@ impl IntegerSearch {
         }
         scales.stored.round(&mut blocks.scale, &mut blocks.bytes);
         if scales.recipe.steps.properties.of_unstored {
-            refill(&mut blocks.factors, &blocks.scale);
+            for (factor, scale) in blocks.factors.iter_mut().zip(&blocks.scale) {
+                // A scale that is stored as zero is the recipe's own, whose factor is not.
+                if *scale != T::from_f64(0.0) {
+                    *factor = *scale;
+                }
+            }
         }
     }
 
@@ -413,7 +418,8 @@ impl<'a> Trials<'a> {
                 break;
             }
             let stored = search.stored.round(scale);
-            if stored != last && stored > 0.0 {
+            // Rounded, it may be more than the scale whose largest product the dtype of the weight has.
+            if stored != last && stored > 0.0 && stored <= search.most {
                 self.add_scale(stored, (low, high));
                 last = stored;
             }

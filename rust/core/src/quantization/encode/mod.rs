@@ -40,6 +40,7 @@ use super::packing::Packing;
 use super::recipe::Recipe;
 use super::rounded::single;
 use crate::codec::options::Rounding;
+use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 
 /// Encodes floats of any format and strides; those of more than 32 bits by float64's arithmetic. Returns the plan, for
@@ -80,6 +81,9 @@ fn exchanged(encoding: &Encoding, to: &Encoded) -> Option<(Encoding, Encoded)> {
         return None;
     }
     let importance = encoding.importance.as_mut();
+    if importance.as_ref().is_some_and(|array| array.shape.len() != rank) {
+        return None;
+    }
     for array in to.arrays().chain([&mut encoding.x]).chain(importance) {
         array.shape.swap(rank - 2, rank - 1);
         array.strides.swap(rank - 2, rank - 1);
@@ -99,7 +103,7 @@ enum By {
 
 impl BlockEncoder {
     /// # Safety
-    /// As for [`encode`], of a global scale.
+    /// As for [`encode`], of a global scale and of importance.
     unsafe fn by_rows(encoding: Encoding, to: &Encoded) -> Result<Self, Error> {
         let name = encoding.x.format.name();
         let Some(spec) = encoding.x.format.float() else {
@@ -107,6 +111,8 @@ impl BlockEncoder {
         };
         let scheme = encoding.scheme;
         let recipe = Recipe::find(encoding.recipe.as_deref(), scheme.family, scheme.name)?;
+        // What a search compares with is computed here.
+        let _environment = DefaultEnvironment::enter();
         // SAFETY: passed on.
         Ok(Self(unsafe {
             if spec.fits_in(&single()) {

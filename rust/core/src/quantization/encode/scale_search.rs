@@ -263,7 +263,10 @@ unsafe fn spread<T: Real>(
     width: usize,
     to: &mut [Lanes<f32>],
 ) {
-    assert!(columns <= LANES * width && width <= to.len(), "there is a lane for each column of a block");
+    assert!(
+        columns <= LANES * width && width.min(columns) <= to.len(),
+        "there is a lane for each column of a block"
+    );
     let pitch = (width * size_of::<T>()) as isize;
     // Those of 4 bytes are float32.
     let whole = if size_of::<T>() == size_of::<f32>() { columns / width } else { 0 };
