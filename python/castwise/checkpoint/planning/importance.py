@@ -235,7 +235,6 @@ class SearchedWeight:
     info: TensorInfo
     channels: int  # of its inputs
     experts: int  # 1 for a single matrix
-    consumer: str | None  # who is to load it; None if nobody says it
 
     @property
     def name(self) -> str:
@@ -353,8 +352,8 @@ class ImportanceMatch:
             and (self._fits(weight, numbers := ChannelNumbers(self._file, *entry)) or are_own)
         ]
         for numbers in candidates:
-            self._check_shape(weight, numbers)
             self._check_component(weight, numbers)
+            self._check_shape(weight, numbers)
         self._used.update(numbers.entry for numbers in candidates)
         return candidates
 
