@@ -46,7 +46,7 @@ LATER = ("import_module", "on_demand", "Container")
 """What is called with the names of modules, or of classes in them, that are imported when they are
 needed."""
 
-WORDINGS = ("argument", "function", "join", "parenthesis", "quote", "setting")
+WORDINGS = ("argument", "function", "join", "kept_text", "parenthesis", "quote", "setting")
 """What returns words of a function and of the command; an f-string drops the second."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise.checkpoint.comparison.loading import LoadingCheck, LoadingProblem
 from castwise.rendering.sheet import Table
 from castwise.text.wording import argument, for_command, join, parenthesis, quote
 from checkpoint_samples import floats, write_sharded
@@ -125,6 +126,35 @@ def test_python_keeps_its_words(tmp_path: Path) -> None:
         with pytest.raises(checkpoint.CheckpointError, match=r"\(overwrite=True\)$"):
             checkpoint.cast_file(path, path, "bfloat16")
         run("cast", path, path, "--dtype", "bf16", code=2)
+
+
+def strings(value: object) -> list[str]:
+    """All texts in plain values."""
+    if isinstance(value, dict):
+        return [text for pair in value.items() for member in pair for text in strings(member)]
+    if isinstance(value, list | tuple):
+        return [text for member in value for text in strings(member)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_plain_values_have_one_wording(tmp_path: Path) -> None:
+    """Those of Python its own, of the type str, and JSON of the command that of the command."""
+    left, right, out = (tmp_path / f"{name}.safetensors" for name in ("a", "b", "out"))
+    array = np.full((64, 64), 0.5, np.float32)
+    checkpoint.save(left, {WEIGHT: array, "b.weight": array})
+    checkpoint.save(right, {WEIGHT: array[:32]})
+    summary = checkpoint.quantize_file(left, out, "nvfp4", ignore="^b")
+    problem = LoadingProblem("w", "it is no str", "convert it " + parenthesis("recipe"))
+    check = LoadingCheck(str(left), "vllm", ["x"], 1, [problem])
+    for values in (summary.to_dict(), checkpoint.diff(left, right).to_dict(), check.to_dict()):
+        texts = strings(values)
+        assert {*map(type, texts)} == {str}
+        assert not [text for text in texts if "--" in text]
+        assert [text for text in texts if re.search(r"ignore names|\(rename\)|\(recipe\)", text)]
+    arguments = ["quantize", left, out, "--scheme", "nvfp4", "--ignore", "^b"]
+    assert "--ignore names them" in run(*arguments, "--json", "--overwrite").stdout
+    assert "--ignore names them" in run(*arguments, "--overwrite").stdout
+    assert "--ignore names them" in run(*arguments, "--json", "--overwrite", "--dry-run").stdout
 
 
 def test_sums_keep_both_texts() -> None:

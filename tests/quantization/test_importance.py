@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ from checkpoint_samples import assert_same
 from imatrix import write_imatrix, write_sums
 from sharded_folder import contents
 from small_llama import DOWN, GATE, LAYER, OUT, UP, WEIGHTS, Array, K, Q, V, weight, write
+from support import run_castwise
 
 Framework = Callable[[str], ModuleType]
 STORED = {
@@ -162,6 +163,69 @@ def test_what_shares_inputs_shares_numbers(
     )
     assert summary.importance is not None
     assert {*summary.importance.unweighted} == {Q, OUT, GATE, UP}  # k and v differ: not guessed
+
+
+@pytest.mark.parametrize(
+    ("module", "parts", "config"),
+    [
+        ("decoder.layers.0.encoder_attn", ("q_proj", "k_proj", "v_proj"), {"model_type": "bart"}),
+        ("down_blocks.0.attn2", ("to_q", "to_k", "to_v"), {"model_type": ""}),
+        (
+            "language_model.model.layers.3.cross_attn",
+            ("q_proj", "k_proj", "v_proj"),
+            {"architectures": ["MllamaForConditionalGeneration"], "model_type": "mllama"},
+        ),
+        ("blocks.0.attn", ("q_proj", "k_proj", "v_proj"), {"model_type": "nobody's"}),
+    ],
+)
+def test_queries_of_other_inputs_get_no_numbers(
+    tmp_path: Path, module: str, parts: Sequence[str], config: dict[str, Any]
+) -> None:
+    """Those of keys and values are none of theirs in cross attention, which names may not tell."""
+    query, key, value = (f"{module}.{part}.weight" for part in parts)
+    tensors = {query: weight(64, 128), key: weight(64, 128, seed=1), value: weight(64, 128, seed=2)}
+    model = write(tmp_path / "model", tensors, **config)
+    np.savez(tmp_path / "i.npz", **dict.fromkeys((key, value), squares(Q)))
+    out, plain = tmp_path / "out", tmp_path / "plain"
+    options: Any = {"scheme": "mxfp4", "recipe": "compressed-tensors", "scales": "best"}
+    options["dtype_map"] = {r".*": "mxfp4"}
+    summary = checkpoint.quantize_file(model, out, **options, importance=tmp_path / "i.npz")
+    checkpoint.quantize_file(model, plain, **options)
+    assert summary.importance is not None
+    assert summary.importance.weighted == 2
+    assert {*summary.importance.unweighted} == {query}
+    packed = query.replace("weight", "weight_packed")
+    assert_same(checkpoint.load(out)[packed], checkpoint.load(plain)[packed])
+
+
+def test_partners_of_another_width_have_other_inputs(tmp_path: Path) -> None:
+    tensors = {Q: weight(64, 128), K: weight(64, 256, seed=1), V: weight(64, 128, seed=2)}
+    model = write(tmp_path / "model", tensors)
+    np.savez(tmp_path / "i.npz", **{K: np.arange(256.0)})
+    options: Any = {"scheme": "mxfp4", "scales": "best"}
+    summary = checkpoint.quantize_file(
+        model, tmp_path / "out", **options, importance=tmp_path / "i.npz"
+    )
+    assert summary.importance is not None
+    assert {*summary.importance.unweighted} == {Q, V}
+    assert not summary.importance.unused
+
+
+def test_names_that_fit_two_components(tmp_path: Path, framework: Framework) -> None:
+    """Those of llama.cpp name no folder; the checkpoint's own do."""
+    pipeline, out = tmp_path / "pipeline", tmp_path / "out"
+    pipeline.mkdir()
+    for part in ("one", "two"):
+        write(pipeline / part)
+    path = write_imatrix(framework("gguf"), tmp_path / "i.gguf", {STORED[Q]: NUMBERS[Q]})
+    text = rf"'{STORED[Q]}' is a name of llama\.cpp, .* fit 'one/{Q}' and 'two/{Q}'; quantize the"
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.quantize_file(pipeline, out, **BEST, importance=path)
+    assert not out.exists()
+    np.savez(tmp_path / "own.npz", **{f"two/{Q}": NUMBERS[Q]})
+    summary = checkpoint.quantize_file(pipeline, out, **BEST, importance=tmp_path / "own.npz")
+    assert summary.importance is not None
+    assert summary.importance.weighted == len((Q, K, V))
 
 
 def test_what_has_no_numbers_and_what_is_no_weight(
@@ -364,6 +428,32 @@ def test_stacked_experts_of_inputs_and_outputs(tmp_path: Path) -> None:
         assert_same(tensors[f"{name}_scales"][expert], q.parts()["scales"])
 
 
+def test_experts_without_numbers_are_not_in_the_weighted_ratio(
+    tmp_path: Path, framework: Framework
+) -> None:
+    """They would count by 1 beside numbers of any size, here far below."""
+    gate_up, down = f"{LAYER}mlp.experts.gate_up_proj", f"{LAYER}mlp.experts.down_proj"
+    stack = weight(EXPERTS, 64, 96)
+    config: Any = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]}
+    tensors = {gate_up: stack, down: weight(EXPERTS, 32, 64)}
+    model = write(tmp_path / "model", tensors, **config)
+    rows = 1e-6 * np.exp(np.random.default_rng(3).standard_normal((EXPERTS, 64)))
+    stored = {"blk.0.ffn_gate_up_exps.weight": rows.astype(np.float32)}
+    counts = [3, 5, 0, 1]
+    path = write_imatrix(framework("gguf"), tmp_path / "i.gguf", stored, counts=counts)
+    out = tmp_path / "out"
+    options: Any = {"scheme": "mxfp4", "recipe": "gpt-oss", "scales": "best"}
+    summary = checkpoint.quantize_file(model, out, **options, importance=path)
+    checkpoint.dequantize_file(out, tmp_path / "decoded.safetensors", "float32")
+    values = stack.astype(np.float64)
+    noise = checkpoint.load(tmp_path / "decoded.safetensors")[gate_up] - values
+    used = [index for index, count in enumerate(counts) if count]
+    sums = [float((rows[used][:, :, None] * array[used] ** 2).sum()) for array in (values, noise)]
+    by_name = {row.name: row.to_dict() for row in summary.rows if row.target == "mxfp4"}
+    ratio = next(row for name, row in by_name.items() if gate_up in name)["weighted_sqnr_db"]
+    np.testing.assert_allclose(ratio, 10 * np.log10(sums[0] / sums[1]), atol=1e-3)
+
+
 def of(name: str, array: Any) -> dict[str, Any]:
     return {**NUMBERS, name: array}
 
@@ -479,6 +569,27 @@ def test_it_needs_a_search(
         checkpoint.quantize_file(model, tmp_path / "out", **BEST, importance=tmp_path / "no.npz")
 
 
+@pytest.mark.parametrize(
+    ("scheme", "recipe"), [("fp8_channel", "compressed-tensors"), ("q4_k", "gguf")]
+)
+def test_a_scheme_without_a_search(
+    tmp_path: Path, model: Path, numbers_file: Path, scheme: str, recipe: str
+) -> None:
+    arguments = ["quantize", model, tmp_path / f"out.{recipe}", "--scheme", scheme]
+    result = run_castwise(*arguments, "--importance", numbers_file, code=2)
+    said = f"of scales, and {scheme} as --recipe {recipe} stores weights has none; leave it out"
+    assert said in result.stderr
+
+
+def test_a_file_on_a_store_is_refused(tmp_path: Path, model: Path) -> None:
+    for name in ("importance", "dtype_map"):
+        options: Any = {**BEST, name: "s3://bucket/numbers.npz"}
+        with pytest.raises(CheckpointError, match=rf"{name}='s3://.*' is a URL, .* copy it here"):
+            checkpoint.quantize_file(model, tmp_path / "out", **options)
+    with pytest.raises(CheckpointError, match=r"importance='s3://.*' is a URL, .* copy it here"):
+        checkpoint.advise(model, bits=9, importance="s3://bucket/numbers.json")
+
+
 def test_other_schemes_of_a_map_need_no_numbers(
     tmp_path: Path, model: Path, numbers_file: Path
 ) -> None:
@@ -515,3 +626,10 @@ def test_advice_takes_a_number_for_each_weight(
         checkpoint.advise(model, bits=9, importance=path)
     with pytest.raises(CheckpointError, match="Numbers by input channel are not taken"):
         checkpoint.advise(model, bits=9, importance=numbers_file)
+
+
+def test_advice_does_not_ask_to_convert_numbers_that_it_does_not_take(
+    tmp_path: Path, model: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"numbers of input channels, which .*give one n"):
+        checkpoint.advise(model, bits=9, importance=tmp_path / "i.imatrix")

@@ -14,6 +14,8 @@ import pytest
 import scheme_oracle as oracle
 from castwise import checkpoint
 from castwise.quantization import dequantize, quantize, schemes
+from castwise.quantization.producers.schemes import check_scales, find_scheme
+from castwise.text.wording import for_command
 from scheme_oracle import Array
 from support import LEVELS, at_level
 
@@ -412,6 +414,21 @@ def test_four_over_six_takes_the_smaller_error() -> None:
         tried.append(errors(blocks, totals.astype(np.float64), "float4_e2m1fn"))
     np.testing.assert_allclose(of_blocks(x, q, 16), np.minimum(*tried), rtol=1e-4)
     assert (tried[0] != tried[1]).any()
+
+
+def test_each_recipe_that_searches_is_named_once() -> None:
+    for row in schemes():
+        assert len({*row.searched_recipes}) == len(row.searched_recipes), row.name
+        assert {*row.searched_recipes} <= {*row.recipes}, row.name
+
+
+def test_a_recipe_without_the_search_is_named_as_the_option_is() -> None:
+    row = find_scheme("int4_group")
+    with pytest.raises(ValueError, match=r"as recipe='mlx' stores it; .* use recipe='com") as error:
+        check_scales("best", row, "mlx")
+    said = for_command(str(error.value))
+    assert "as --recipe mlx stores it; leave it out, or use --recipe compressed-tensors" in said
+    assert "recipe=" not in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import castwise
 import ml_dtypes
@@ -90,6 +91,9 @@ def test_scales_go_with_schemes_that_have_the_choice() -> None:
         surveyed.predict("bfloat16", scales="best")
     with pytest.raises(ValueError, match=r"^scales='best' is not valid for fp8_channel, .* nvfp4"):
         surveyed.predict("fp8_channel", scales="best")
+    recipe: Any = "nope"
+    with pytest.raises(ValueError, match=r"^recipe='nope' is not known"):
+        surveyed.predict("nvfp4", scales="best", recipe=recipe)
 
 
 @pytest.mark.parametrize("scale", [1.0, 64.0, 2.0**-6, 0.3])

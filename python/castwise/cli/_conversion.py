@@ -163,17 +163,16 @@ def _sheet(summary: CastSummary, options: argparse.Namespace) -> Sheet:
 def _json_lines(summary: CastSummary) -> Iterator[str]:
     """Make the JSON of a report row by row: as a whole it takes 8 KiB for each tensor."""
     if isinstance(summary, CastPlan):
-        yield json_text(summary.to_dict())
+        yield json_text(summary.to_dict)
         return
-    values = summary_dict(summary, [])
     # In a string of JSON a quote follows a backslash, so this stands once.
-    start, _, end = json_text(values).partition('"tensors": []')
+    start, _, end = json_text(lambda: summary_dict(summary, [])).partition('"tensors": []')
     if not summary.rows:
         yield f'{start}"tensors": []{end}'
         return
     yield f'{start}"tensors": ['
     last_index = len(summary.rows) - 1
     for index, row in enumerate(summary.rows):
-        text = json_text(row.to_dict()).replace("\n", "\n    ")
+        text = json_text(row.to_dict).replace("\n", "\n    ")
         yield f"    {text}{',' if index < last_index else ''}"
     yield f"  ]{end}"

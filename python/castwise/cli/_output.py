@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
@@ -15,7 +15,7 @@ from castwise.rendering.exponents import BARS
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import CUT, text_lines
 from castwise.rendering.words import printable
-from castwise.text.wording import for_command
+from castwise.text.wording import command_words, for_command
 
 # Shells report 128 and the number of a signal: SIGINT is 2, SIGPIPE 13.
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -61,9 +61,13 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def json_text(value: object) -> str:
-    """Make strict JSON, which has neither infinities nor NaN."""
-    return json.dumps(worded(value), indent=2, allow_nan=False)
+def json_text(make: Callable[[], object]) -> str:
+    """Make strict JSON, which has neither infinities nor NaN, of values with the command's words.
+
+    `make` returns them, by `to_dict`.
+    """
+    with command_words():
+        return json.dumps(make(), indent=2, allow_nan=False)
 
 
 def worded(value: Any) -> Any:  # noqa: ANN401  (of any kind)

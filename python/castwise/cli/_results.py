@@ -49,7 +49,7 @@ def show_result(
 
     def show_found() -> None:
         if options.json:
-            show([json_text((values_of or type(result).to_dict)(result))])
+            show([json_text(lambda: (values_of or type(result).to_dict)(result))])
         elif not getattr(options, "quiet", False):
             show_sheet((sheet_of or type(result).__sheet__)(result), options)
 

@@ -50,7 +50,7 @@ def _formats(options: argparse.Namespace) -> int:
     """Run `castwise formats`; returns the exit code."""
     rows = [castwise.finfo(name) for name in castwise.formats()]
     if options.json:
-        show([json_text([_fields(row) for row in rows])])
+        show([json_text(lambda: [_fields(row) for row in rows])])
     else:
         show_sheet([_table(rows)], options)
     return OK

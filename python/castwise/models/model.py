@@ -209,16 +209,26 @@ class Model:
         return parameter is not None and (parameter.float32 or parameter.role not in _NARROWED)
 
     def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
-        """Name the weights that a consumer, or any, joins with one, itself among them."""
+        """Name the weights that a consumer, or any, joins with one, itself among them.
+
+        Of a model without rules their names alone tell it.
+        """
+        partners = self.engine_partners(name, consumer)
+        has_rules = bool(self._engines) if consumer is None else consumer in self._engines
+        if len(partners) > 1 or (has_rules and self.find(name) is not None):
+            return partners
         stem = name.removesuffix(WEIGHT)
+        prefix, dot, module = stem.rpartition(".")
         end = name[len(stem) :]
+        return tuple(f"{prefix}{dot}{part}{end}" for part in JOINED.get(module, (module,)))
+
+    def engine_partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
+        """Name the weights that the rules of a consumer, or of any engine, join with one."""
+        stem = name.removesuffix(WEIGHT)
         engines = self._engines if consumer is None else self._engines.keys() & {consumer}
         groups = [self._engines[engine].partners(stem) for engine in sorted(engines)]
         partners = max(groups, key=len, default=(stem,))
-        if len(partners) == 1 and (self.find(name) is None or not groups):
-            prefix, dot, module = stem.rpartition(".")
-            partners = tuple(f"{prefix}{dot}{part}" for part in JOINED.get(module, (module,)))
-        return tuple(partner + end for partner in partners)
+        return tuple(partner + name[len(stem) :] for partner in partners)
 
     @cached_property
     def _engines(self) -> Mapping[str, EngineRules]:

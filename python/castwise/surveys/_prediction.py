@@ -18,6 +18,7 @@ from castwise import _core
 from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, Scales, SchemeName
 from castwise.quantization import Scheme, schemes
+from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import check_scales
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
@@ -143,6 +144,8 @@ def predict(
             raise ValueError(
                 f"scale={scale!r} does not go with a scheme, which has its own scales."
             )
+        if recipe is not None:
+            find_recipe(recipe)
         check_scales(scales, scheme, recipe or scheme.recipes[0])
         return _predict_scheme(magnitudes, blocks, scheme, recipe, scales)
     if scales != "amax":

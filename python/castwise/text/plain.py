@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from castwise.text.wording import plain
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -34,6 +36,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (of any field)
         return [*map(_plain, value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain_fields(value)
+    if isinstance(value, str):
+        return plain(value)
     return plain_number(value) if isinstance(value, float) else value
 
 

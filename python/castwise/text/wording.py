@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -61,6 +63,31 @@ def for_command(text: str) -> str:
 
     """
     return text.command if isinstance(text, Wording) else text
+
+
+_IS_COMMAND = ContextVar("castwise_words_of_the_command", default=False)
+
+
+@contextmanager
+def command_words() -> Iterator[None]:
+    """Let `plain` word texts as the command does, for a block of this thread."""
+    token = _IS_COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _IS_COMMAND.reset(token)
+
+
+def plain(text: str) -> str:
+    """Return a text as a plain str, which has one wording: the function's.
+
+    Examples
+    --------
+    >>> type(plain(argument("overwrite"))).__name__
+    'str'
+
+    """
+    return for_command(text) if _IS_COMMAND.get() else str.__str__(text)
 
 
 def join(separator: str, texts: Iterable[str]) -> Wording:

@@ -32,13 +32,18 @@ from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.advice.advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.paths import checked_path, refuse_url
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
 from castwise.checkpoint.planning.component import pattern_of
 from castwise.checkpoint.planning.consumers_check import UnloadableError
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
-from castwise.checkpoint.planning.importance import Importance, are_numbers, as_array
+from castwise.checkpoint.planning.importance import (
+    OLD_SUFFIXES,
+    Importance,
+    are_numbers,
+    as_array,
+)
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.requests.quantize import checked_embeddings, checked_scales
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
@@ -434,9 +439,11 @@ def _importances(
         return counts | dict.fromkeys(heads, rest)
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
+        refuse_url("importance", rows)
         path = checked_path(rows, "importance")
-        origin, rows = str(path), Importance.open(path)
-        if rows.is_by_channel:
+        origin, is_old = str(path), path.suffix.lower() in OLD_SUFFIXES
+        rows = {} if is_old else Importance.open(path)
+        if is_old or (isinstance(rows, Importance) and rows.is_by_channel):
             raise CheckpointError(
                 f"{path} has numbers of input channels, which "
                 + function("quantize")

@@ -5,7 +5,8 @@ import reprlib
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files.remote import is_remote, remote_path
+from castwise.checkpoint.files.remote import is_remote, is_url, remote_path
+from castwise.text import wording
 
 
 def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
@@ -23,6 +24,20 @@ def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     if not os.fspath(path):
         raise CheckpointError("the path is empty; name a file or a folder")
     return Path(path)
+
+
+def refuse_url(argument: str, value: object) -> None:
+    """Refuse a URL in an argument that may be the path of a small file.
+
+    Whether such a file was changed between runs, its checksum tells, which remote ones have not.
+
+    CheckpointError: it is one.
+    """
+    if is_url(value):
+        raise CheckpointError(
+            wording.argument(argument, str(value)) + " is a URL, and castwise reads it from files "
+            "of this machine only; copy it here and give its path, or give what it holds"
+        )
 
 
 def real_path(path: Path) -> Path:

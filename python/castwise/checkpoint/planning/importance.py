@@ -32,10 +32,14 @@ from castwise.text.wording import argument
 
 _NPZ = ".npz"
 # What llama-imatrix wrote before it wrote the format of models: no names tell its numbers' counts.
-_OLD = (".dat", ".imatrix")
+OLD_SUFFIXES = (".dat", ".imatrix")
 _NUMBERS = ("float", "int", "uint")
 _MATRIX = 2
 _EXPERT = re.compile(r"(?<=experts\.)([0-9]+)\.")
+# Its queries have other inputs than its keys and values, and some engines join all three.
+_CROSS_ATTENTION = re.compile(
+    r"cross_?att|encoder_attn|encoder_decoder_att|encdecatt|multihead_attn|\battn2\b", re.IGNORECASE
+)
 _KEPT_ENTRIES = 4  # those of the experts of a layer, whose weights take turns, are three
 _NO_NUMBERS = "the file has no numbers of it"
 _UNCOUNTED = "the file counted no inputs of"
@@ -70,7 +74,7 @@ class Importance(Mapping[str, Any]):
         CheckpointError: it is none of these, or damaged. OSError: it cannot be read.
         """
         suffix = path.suffix.lower()
-        if suffix in _OLD:
+        if suffix in OLD_SUFFIXES:
             raise CheckpointError(
                 f"{path}: castwise does not read {suffix}, which llama-imatrix wrote before; it "
                 f"converts the file: llama-imatrix --in-file {path.name} -o imatrix"
@@ -231,7 +235,6 @@ class SearchedWeight:
     info: TensorInfo
     channels: int  # of its inputs
     experts: int  # 1 for a single matrix
-    consumer: str | None  # who is to load it; None if nobody says it
 
     @property
     def name(self) -> str:
@@ -244,7 +247,8 @@ class ImportanceMatch:
 
     A weight has those of its own name, of its experts' common name, or of the name that a file of
     the whole model gives it. If there are none, it has those of the weights that are multiplied by
-    the same inputs, which engines join with it, if these agree.
+    the same inputs, if these agree: those that the rules of an engine for the model join with it,
+    but in cross attention. Names alone do not tell it.
     """
 
     def __init__(self, file: Importance) -> None:
@@ -253,6 +257,7 @@ class ImportanceMatch:
         self._formats: Sequence[ModelFormat] = [
             row for row in formats if row is not None and any(map(row.is_stored_name, file))
         ]
+        self._component: SearchedWeight | None = None  # the first that a file's own name fits
         self._used: set[str] = set()
         self._unweighted: dict[str, str] = {}
         self._count = 0
@@ -289,7 +294,9 @@ class ImportanceMatch:
             numbers_text = ", ".join(map(str, uncounted))
             which = "it" if weight.experts == 1 else f"its experts {numbers_text}"
             self._unweighted[weight.name] = f"{_UNCOUNTED} {which}"
-        self._count += len(uncounted) < weight.experts
+        if len(uncounted) == weight.experts:
+            return None
+        self._count += 1
         return numbers
 
     def _choose(self, weight: SearchedWeight) -> ChannelNumbers | None:
@@ -298,9 +305,9 @@ class ImportanceMatch:
             if candidates := self._numbers_of(weight, names):
                 self._check_equal(weight, candidates)
                 return candidates[0]
-        partners = [
-            other for other in weight.model.partners(name, weight.consumer) if other != name
-        ]
+        if _CROSS_ATTENTION.search(name) is not None:
+            return None
+        partners = [other for other in weight.model.engine_partners(name) if other != name]
         names = [
             entry
             for other in partners
@@ -308,7 +315,7 @@ class ImportanceMatch:
             for entry in entries
         ]
         names += [entry for _, sharing in self._stored_names(weight, name) for entry in sharing]
-        candidates = self._numbers_of(weight, names)
+        candidates = self._numbers_of(weight, names, are_own=False)
         return candidates[0] if candidates and _are_equal(candidates) else None
 
     def _own_names(
@@ -331,23 +338,49 @@ class ImportanceMatch:
             yield [(entry, row) for entry in names.own], [(entry, row) for entry in names.sharing]
 
     def _numbers_of(
-        self, weight: SearchedWeight, names: Iterable[tuple[str, int | None]]
+        self,
+        weight: SearchedWeight,
+        names: Iterable[tuple[str, int | None]],
+        *,
+        are_own: bool = True,
     ) -> list[ChannelNumbers]:
-        """Return what the file has under some names."""
+        """Return what the file has under some names; those of others only if they fit."""
         candidates = [
-            ChannelNumbers(self._file, *entry) for entry in names if entry[0] in self._file
+            numbers
+            for entry in names
+            if entry[0] in self._file
+            and (self._fits(weight, numbers := ChannelNumbers(self._file, *entry)) or are_own)
         ]
         for numbers in candidates:
+            self._check_component(weight, numbers)
             self._check_shape(weight, numbers)
         self._used.update(numbers.entry for numbers in candidates)
         return candidates
 
-    def _check_shape(self, weight: SearchedWeight, numbers: ChannelNumbers) -> None:
-        """Refuse numbers of other channels, or of other experts."""
+    def _fits(self, weight: SearchedWeight, numbers: ChannelNumbers) -> bool:
+        """Return True for numbers of so many channels and experts."""
         experts, channels = self._file.rows(numbers.entry).shape
         is_right = experts == weight.experts if numbers.row is None else experts > numbers.row
-        if is_right and channels == weight.channels:
+        return bool(is_right and channels == weight.channels)
+
+    def _check_component(self, weight: SearchedWeight, numbers: ChannelNumbers) -> None:
+        """Refuse names that say nothing of components, where those of two have them."""
+        if not any(row.is_stored_name(numbers.entry) for row in self._formats):
             return
+        self._component = weight if self._component is None else self._component
+        other = self._component
+        if other.prefix != weight.prefix:
+            raise CheckpointError(
+                f"{self._file.path}: {numbers.entry!r} is a name of llama.cpp, which does not say "
+                f"of which folder, and such names fit {other.name!r} and {weight.name!r}; quantize "
+                "the folders one at a time, or name weights as these two are"
+            )
+
+    def _check_shape(self, weight: SearchedWeight, numbers: ChannelNumbers) -> None:
+        """Refuse numbers of other channels, or of other experts."""
+        if self._fits(weight, numbers):
+            return
+        experts, channels = self._file.rows(numbers.entry).shape
         stack = f" of each of {weight.experts:,} experts" if weight.experts > 1 else ""
         text = f"{experts:,} x {channels:,}" if experts > 1 else f"{channels:,}"
         raise CheckpointError(

@@ -16,8 +16,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files.paths import checked_path
-from castwise.checkpoint.files.remote import is_url
+from castwise.checkpoint.files.paths import checked_path, refuse_url
 from castwise.checkpoint.files.replacing import resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
@@ -116,11 +115,7 @@ def chosen_dtypes(
             + parenthesis("policy")
         )
     for name, value in (("dtype_map", mapping), ("policy", policy)):
-        if is_url(value):
-            raise CheckpointError(
-                argument(name, str(value)) + " is a URL, and castwise reads it from files of this "
-                "machine only; copy it here and give its path, or give what it holds"
-            )
+        refuse_url(name, value)
     refuse_map_name("dtype", dtype)
     refuse_map_name("policy", policy)
     if policy is not None:

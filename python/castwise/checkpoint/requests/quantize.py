@@ -11,7 +11,7 @@ from typing import Any
 from castwise._numbers import is_integer
 from castwise.arrays.dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.paths import checked_path, refuse_url
 from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.planning.checkpoint_model import architecture_option, checked_architecture
 from castwise.checkpoint.planning.decode.options import checked_threads
@@ -112,7 +112,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         schemes,
         checked_threads(threads),
         map_name,
-        importance=_checked_importance(request),
+        importance=_checked_importance(request, names, producer),
         consumer=None if reader is None else reader.name,
         embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         inputs=inputs,
@@ -170,6 +170,7 @@ def _mapping(values: object) -> tuple[dict[str, Any], str]:
             "dtype_map must be a mapping of regular expressions, the path of one, or the name of a "
             f"map, not {values!r}"
         )
+    refuse_url("dtype_map", values)
     path = checked_path(values, "dtype_map")
     return mapping_in(path), str(path)
 
@@ -182,14 +183,25 @@ def checked_scales(scales: object, names: Sequence[str], producer: str) -> str:
     return str(scales)
 
 
-def _checked_importance(request: Quantize) -> Importance | None:
+def _checked_importance(
+    request: Quantize, names: Sequence[str], producer: str
+) -> Importance | None:
     """Open the file of importance, which weights a search of scales."""
     if request.importance is None:
         return None
+    refuse_url("importance", request.importance)
+    subject = setting("importance", str(request.importance)) + " weights the search of scales, and "
+    if not any(has_scales("best", scheme_of_files(name), producer) for name in names):
+        raise CheckpointError(
+            subject
+            + f"{' and '.join(names)} as "
+            + argument("recipe", producer)
+            + " stores weights has none; leave it out"
+        )
     if request.scales != "best":
         raise CheckpointError(
-            setting("importance", str(request.importance))
-            + " weights the search of scales, and there is none with "
+            subject
+            + "there is none with "
             + argument("scales", request.scales)
             + "; add "
             + argument("scales", "best")

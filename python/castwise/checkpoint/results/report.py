@@ -239,7 +239,7 @@ class WeightedReport:
     """What became of a weight's values, and the same of these times what their channels count.
 
     Values are multiplied by the roots of the numbers of their input channels, so that squared
-    errors are by the numbers. What has no numbers counts as 1.
+    errors are by the numbers. Experts without numbers are not in it.
     """
 
     values: CastReport

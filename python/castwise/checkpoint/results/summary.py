@@ -241,7 +241,7 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
 
 def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
     """Return the line of what stays, if anything does."""
-    return [Lines([f"unchanged: {kept_text(groups)}"])] if groups else []
+    return [Lines(["unchanged: " + kept_text(groups)])] if groups else []
 
 
 def importance_lines(use: ImportanceUse | None) -> Sheet:

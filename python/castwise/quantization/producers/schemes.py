@@ -14,7 +14,7 @@ from castwise._options import Scales
 from castwise.quantization.producers.layouts import GLOBAL, Layout, Storage
 from castwise.text.brief import brief_fields
 from castwise.text.spelling import scheme_hint
-from castwise.text.wording import argument
+from castwise.text.wording import Wording, argument, for_command
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +86,11 @@ def schemes() -> tuple[Scheme, ...]:
         {name: tuple(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
         for row in _core.schemes()
     )
-    return tuple(Scheme(**row) for row in rows)
+    # The core lists a recipe for each of its rows that a scheme fits.
+    return tuple(
+        Scheme(**row | {"searched_recipes": tuple(dict.fromkeys(row["searched_recipes"]))})
+        for row in rows
+    )
 
 
 @cache
@@ -169,8 +173,14 @@ def check_scales(scales: object, scheme: Scheme, recipe: str) -> None:
     if able:
         raise ValueError(
             argument("scales", scales)
-            + f" is not valid for {scheme.name} as recipe={recipe!r} stores it; leave it out, or "
-            f"use recipe={' or '.join(map(repr, able))}."
+            + f" is not valid for {scheme.name} as "
+            + argument("recipe", recipe)
+            + " stores it; leave it out, or use "
+            + Wording(
+                f"recipe={' or '.join(map(repr, able))}",
+                for_command(argument("recipe", typed=" or ".join(able))),
+            )
+            + "."
         )
     names = ", ".join(
         row.name for row in schemes() if any(has_scales(scales, row, name) for name in row.recipes)

@@ -585,7 +585,6 @@ def _numbers(choice: WeightChoice, match: ImportanceMatch) -> dict[str, ChannelN
             info,
             rows if encoding_of.written.is_transposed else columns,
             math.prod(stack),
-            choice.encode.consumer,
         )
         if (channel_numbers := match.find(weight)) is not None:
             numbers[name] = channel_numbers

@@ -372,11 +372,13 @@ def _weight_report(
     report: CastReport, array: Array, q: QuantizedArray, importance: Array | None, axis: int
 ) -> WeightedReport:
     """Add the report of values that are multiplied by the roots of what their channels count."""
-    if importance is None:
-        return WeightedReport(report, report)
     dtype = np.float64 if array.dtype == np.float64 else np.float32
-    factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
-    pair = (values * factors for values in (array.astype(dtype), dequantize(q, dtype, threads=1)))
+    if importance is None:  # 1 is of another size than the numbers of the other experts
+        pair = (np.empty(0, dtype),) * 2
+    else:
+        factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
+        decoded = dequantize(q, dtype, threads=1)
+        pair = array.astype(dtype) * factors, decoded * factors
     weighted = compare(*pair, measure=True, threads=1).report
     assert weighted is not None, "it is measured"  # noqa: S101
     return WeightedReport(report, weighted)
