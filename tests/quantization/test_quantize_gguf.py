@@ -315,11 +315,13 @@ def back_as_decoded(plain: dict[str, Array], back: Path, scheme: str, names: lis
 def test_a_folder_becomes_a_file(
     tmp_path: Path, scheme: str, embeddings: bool, framework: Framework
 ) -> None:
-    framework("gguf")
+    gguf = framework("gguf")
     source, out, back = tmp_path / "model", tmp_path / "model.gguf", tmp_path / "back"
     dense(source, {})
     summary = checkpoint.quantize_file(source, out, scheme, quantize_embeddings=embeddings)
     assert len([row for row in summary.rows if row.target == scheme]) == 7 + embeddings
+    file_type = gguf.GGUFReader(out).fields["general.file_type"].contents()
+    assert gguf.LlamaFileType(file_type).name == f"MOSTLY_{scheme.upper()}"
     plain = checkpoint.load(source)
     names = [name for name in plain if name.endswith("_proj.weight")]
     names += ["model.embed_tokens.weight"] * embeddings
