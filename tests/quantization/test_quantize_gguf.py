@@ -290,6 +290,26 @@ def test_diff_says_how_blocks_were_made(tmp_path: Path, scheme: str, framework: 
         assert explanation.every_element
 
 
+@pytest.mark.parametrize("name", ["IQ4_NL", "TQ2_0"])
+def test_diff_of_types_that_are_read_alone(tmp_path: Path, name: str, framework: Framework) -> None:
+    framework("gguf")
+    number, elements, size = BLOCK_TYPES[name]
+    rows, data = 16, np.random.default_rng(0).integers(0, 64, (2, 16, WIDTH // elements, size))
+    scales = slice(None, 2) if name == "IQ4_NL" else slice(-2, None)
+    paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    for path, blocks in zip(paths, data.astype(np.uint8), strict=True):
+        blocks[..., scales] = [0, 0x3C]  # 1 in float16
+        start = header([(LINEAR[0], (rows, WIDTH), number, 0)], FIRST[0] + FIRST[2], 2)
+        path.write_bytes(start + bytes(-len(start) % 32) + blocks.tobytes())
+    plain = tmp_path / "plain.safetensors"
+    checkpoint.dequantize_file(paths[0], plain, "float32")
+    for first, second in (paths, [plain, paths[1]], [paths[1], plain]):
+        (row,) = checkpoint.diff(first, second).tensors
+        assert row.different
+        assert row.explanation is None
+    assert main(["diff", *map(str, paths)]) == 1
+
+
 def test_sizes_of_blocks_in_the_report(tmp_path: Path) -> None:
     source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
     summary = checkpoint.quantize_file(source, out, "q6_k")
