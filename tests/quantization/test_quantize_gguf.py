@@ -245,7 +245,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         tmp_path / "plain.safetensors", out, scheme="q4_k"
     )
     assert "inputs" in refusal(source, out, scheme="q4_k", inputs="dynamic")
-    assert "is not one of q4_k" in refusal(source, out, scheme="q4_k", block=64)
+    assert "is not one of q4_k; use 1x256" in refusal(source, out, scheme="q4_k", block=64)
     assert "which has no choice of scales" in refusal(source, out, scheme="q4_k", scales="best")
     checkpoint.quantize_file(source, out, "q4_k")
     assert "it is quantized already" in refusal(out, tmp_path / "again.gguf", scheme="q8_0")
