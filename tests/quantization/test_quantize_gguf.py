@@ -117,9 +117,10 @@ def test_linear_layers_become_blocks(tmp_path: Path, scheme: str, dtype: Any) ->
 
 def test_all_else_that_the_header_states_stays(tmp_path: Path) -> None:
     source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
-    checkpoint.quantize_file(
-        source, out, dtype_map={".*attn_q.*": "q8_0", ".*ffn.*[st].w.*": "q5_k"}
-    )
+    dtype_map = {".*attn_q.*": "q8_0", ".*ffn.*[st].w.*": "q5_k"}
+    checkpoint.quantize_file(source, out, dtype_map=dtype_map)
+    assert checkpoint.verify(source, out, dtype_map=dtype_map).equal
+    assert not checkpoint.verify(source, source, dtype_map=dtype_map).equal
     stated = {"general.quantization_version": 2, "general.file_type": FILE_TYPES["Q8_0"]}
     added = [key(name, 4, struct.pack("<I", value)) for name, value in stated.items()]
     pairs = b"".join([*FIRST, *LAST, *added])
@@ -348,6 +349,8 @@ def test_a_folder_becomes_a_file(
     checkpoint.dequantize_file(out, back, "float32")
     back_as_decoded(plain, back, scheme, names)
     assert not checkpoint.verify_loading(out, "llama.cpp").problems
+    is_same = checkpoint.verify(source, out, dtype_map={"default": scheme}).equal
+    assert is_same != embeddings
 
 
 def test_heads_whose_rows_change_places(tmp_path: Path, framework: Framework) -> None:
