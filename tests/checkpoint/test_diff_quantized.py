@@ -326,6 +326,38 @@ def test_a_quantization_is_proved(tmp_path: Path) -> None:
     assert "is not what" in str(proof.statement)
 
 
+def test_a_quantization_is_proved_with_its_options(tmp_path: Path) -> None:
+    source, _, dtypes = converted(tmp_path, CAST)
+    width = weights().shape[1]
+    file = tmp_path / "importance.safetensors"
+    checkpoint.save(file, {WEIGHT: np.geomspace(1, 1e4, width, dtype=np.float32)})
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    best = {"scales": "best", "importance": file}
+    for number, (scheme, options, words) in enumerate(
+        [
+            ("fp8_tensor", {"recipe": "modelopt", "inputs": 0.5}, "recipe=modelopt inputs=0.5"),
+            ("nvfp4", best, f"scales=best importance={file.name} sha256:{digest}"),
+        ]
+    ):
+        dtypes.write_text(f"default = '{scheme}'\n")
+        out = tmp_path / f"{number}.safetensors"
+        checkpoint.quantize_file(source, out, dtype_map=dtypes, **options)
+        proof = checkpoint.verify(source, out, dtype_map=dtypes, **options)
+        assert proof.equal
+        assert f" {words} makes of " in str(proof.statement)
+        flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        command = ["verify", str(source), str(out), "--map", str(dtypes), "--quiet"]
+        assert main([*command, *flags]) == 0
+        assert main(command) == 1
+    dtypes.write_text(CAST)
+    with pytest.raises(checkpoint.CheckpointError, match="recipe: options of a quantization go"):
+        checkpoint.verify(source, out, dtype_map=dtypes, recipe="modelopt")
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"scales: .* quantization go with its map"
+    ):
+        checkpoint.verify(source, out, scales="best")
+
+
 def test_options_go_with_a_map(tmp_path: Path) -> None:
     source, out, _ = converted(tmp_path, CAST)
     with pytest.raises(checkpoint.CheckpointError, match="rounding: options of a cast go with"):

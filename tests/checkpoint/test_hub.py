@@ -24,6 +24,7 @@ from checkpoint_samples import floats, write_sharded
 from hub import TOKEN, Hub
 from sharded_folder import contents
 from system_parts import need
+from whole_models import dense
 
 pytestmark = pytest.mark.filterwarnings(
     # Of huggingface_hub's uploads.
@@ -245,6 +246,19 @@ def test_a_file_becomes_the_file_of_a_repository(tmp_path: Path, hub: Hub) -> No
     source = tmp_path / "a.safetensors"
     checkpoint.cast_file(source, "hf://user/shards", "float16", max_shard_size=200)
     assert sum(name.endswith(".safetensors") for name in hub.files("user/shards")) == 2
+
+
+def test_a_map_alone_makes_the_gguf_file_of_a_repository(
+    tmp_path: Path, hub: Hub, framework: Callable[[str], ModuleType]
+) -> None:
+    framework("gguf")
+    dense(tmp_path / "model", {})
+    dtype_map = {".*_proj.weight": "q8_0"}
+    checkpoint.quantize_file(tmp_path / "model", tmp_path / "model.gguf", dtype_map=dtype_map)
+    checkpoint.quantize_file(tmp_path / "model", "hf://user/small", dtype_map=dtype_map)
+    made = hub.files("user/small")
+    assert made.keys() == {".gitattributes", "README.md", "model.gguf"}
+    assert made["model.gguf"] == (tmp_path / "model.gguf").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,9 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
 def test_targets_of_another_type(targets: Any) -> None:
     with pytest.raises(TypeError, match=rf"^targets {targets} is not a list of names$"):
         checkpoint.survey_file("absent.safetensors", targets)
+
+
+def test_types_of_llama_are_no_targets() -> None:
+    with pytest.raises(CheckpointError, match=r"'q4_k' is neither a format nor a scheme") as error:
+        checkpoint.survey_file("absent.safetensors", ["q4_k"])
+    assert str(error.value).endswith("int5_group, int6_group")

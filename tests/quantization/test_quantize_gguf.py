@@ -117,9 +117,10 @@ def test_linear_layers_become_blocks(tmp_path: Path, scheme: str, dtype: Any) ->
 
 def test_all_else_that_the_header_states_stays(tmp_path: Path) -> None:
     source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
-    checkpoint.quantize_file(
-        source, out, dtype_map={".*attn_q.*": "q8_0", ".*ffn.*[st].w.*": "q5_k"}
-    )
+    dtype_map = {".*attn_q.*": "q8_0", ".*ffn.*[st].w.*": "q5_k"}
+    checkpoint.quantize_file(source, out, dtype_map=dtype_map)
+    assert checkpoint.verify(source, out, dtype_map=dtype_map).equal
+    assert not checkpoint.verify(source, source, dtype_map=dtype_map).equal
     stated = {"general.quantization_version": 2, "general.file_type": FILE_TYPES["Q8_0"]}
     added = [key(name, 4, struct.pack("<I", value)) for name, value in stated.items()]
     pairs = b"".join([*FIRST, *LAST, *added])
@@ -245,7 +246,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         tmp_path / "plain.safetensors", out, scheme="q4_k"
     )
     assert "inputs" in refusal(source, out, scheme="q4_k", inputs="dynamic")
-    assert "is not one of q4_k" in refusal(source, out, scheme="q4_k", block=64)
+    assert "is not one of q4_k; use 1x256" in refusal(source, out, scheme="q4_k", block=64)
     assert "which has no choice of scales" in refusal(source, out, scheme="q4_k", scales="best")
     checkpoint.quantize_file(source, out, "q4_k")
     assert "it is quantized already" in refusal(out, tmp_path / "again.gguf", scheme="q8_0")
@@ -290,6 +291,26 @@ def test_diff_says_how_blocks_were_made(tmp_path: Path, scheme: str, framework: 
         assert explanation.every_element
 
 
+@pytest.mark.parametrize("name", ["IQ4_NL", "TQ2_0"])
+def test_diff_of_types_that_are_read_alone(tmp_path: Path, name: str, framework: Framework) -> None:
+    framework("gguf")
+    number, elements, size = BLOCK_TYPES[name]
+    rows, data = 16, np.random.default_rng(0).integers(0, 64, (2, 16, WIDTH // elements, size))
+    scales = slice(None, 2) if name == "IQ4_NL" else slice(-2, None)
+    paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    for path, blocks in zip(paths, data.astype(np.uint8), strict=True):
+        blocks[..., scales] = [0, 0x3C]  # 1 in float16
+        start = header([(LINEAR[0], (rows, WIDTH), number, 0)], FIRST[0] + FIRST[2], 2)
+        path.write_bytes(start + bytes(-len(start) % 32) + blocks.tobytes())
+    plain = tmp_path / "plain.safetensors"
+    checkpoint.dequantize_file(paths[0], plain, "float32")
+    for first, second in (paths, [plain, paths[1]], [paths[1], plain]):
+        (row,) = checkpoint.diff(first, second).tensors
+        assert row.different
+        assert row.explanation is None
+    assert main(["diff", *map(str, paths)]) == 1
+
+
 def test_sizes_of_blocks_in_the_report(tmp_path: Path) -> None:
     source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
     summary = checkpoint.quantize_file(source, out, "q6_k")
@@ -315,17 +336,21 @@ def back_as_decoded(plain: dict[str, Array], back: Path, scheme: str, names: lis
 def test_a_folder_becomes_a_file(
     tmp_path: Path, scheme: str, embeddings: bool, framework: Framework
 ) -> None:
-    framework("gguf")
+    gguf = framework("gguf")
     source, out, back = tmp_path / "model", tmp_path / "model.gguf", tmp_path / "back"
     dense(source, {})
     summary = checkpoint.quantize_file(source, out, scheme, quantize_embeddings=embeddings)
     assert len([row for row in summary.rows if row.target == scheme]) == 7 + embeddings
+    file_type = gguf.GGUFReader(out).fields["general.file_type"].contents()
+    assert gguf.LlamaFileType(file_type).name == f"MOSTLY_{scheme.upper()}"
     plain = checkpoint.load(source)
     names = [name for name in plain if name.endswith("_proj.weight")]
     names += ["model.embed_tokens.weight"] * embeddings
     checkpoint.dequantize_file(out, back, "float32")
     back_as_decoded(plain, back, scheme, names)
     assert not checkpoint.verify_loading(out, "llama.cpp").problems
+    is_same = checkpoint.verify(source, out, dtype_map={"default": scheme}).equal
+    assert is_same != embeddings
 
 
 def test_heads_whose_rows_change_places(tmp_path: Path, framework: Framework) -> None:

@@ -534,19 +534,21 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
         raise TypeError(setting("targets", targets) + " is a text; give a list of names")
     if not isinstance(targets, Iterable):
         raise TypeError(setting("targets", targets) + " is not a list of names")
+    # Of those that are written; types of blocks of llama.cpp are not schemes of arrays.
+    scheme_targets = [name for name in scheme_names() if name in _SCHEMES]
     names: list[str] = []
     for target in targets:
-        if target in scheme_names():
+        if target in scheme_targets:
             names.append(target)
             continue
         try:
             names.append(finfo(target).name)
         except (TypeError, ValueError):
-            all_names = [*scheme_names(), *FORMATS]
+            all_names = [*scheme_targets, *FORMATS]
             raise CheckpointError(
                 setting("targets", target) + " is neither a format nor a scheme; "
                 f"{suggestion(str(target), all_names)}castwise formats lists the formats, and "
-                f"schemes are {', '.join(scheme_names())}"
+                f"schemes are {', '.join(scheme_targets)}"
             ) from None
     if not names:
         raise ValueError(setting("targets", targets) + " is empty; name a format or a scheme")

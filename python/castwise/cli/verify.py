@@ -10,7 +10,14 @@ from castwise import checkpoint
 from castwise._options import Like, Nan, Overflow, Rounding
 from castwise.checkpoint import CheckpointError, Verification
 from castwise.checkpoint.loading.check import CHECKED
-from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
+from castwise.checkpoint.requests.options import Quantize, fields_of
+from castwise.cli._arguments import (
+    add_arguments,
+    add_compared,
+    add_option,
+    add_output,
+    compared_options,
+)
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe
 from castwise.cli._progress import ProgressLine
@@ -38,6 +45,8 @@ _EXAMPLES = (
     "verify small --for vllm",
 )
 
+_OF_QUANTIZATIONS = ("recipe", "inputs", "scales", "importance")
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
@@ -60,6 +69,10 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
     cast.add_argument("--seed", metavar="S", type=int, help="the seed of stochastic rounding")
     cast.add_argument("--like", choices=get_args(Like), help="as for castwise cast")
+    quantization = parser.add_argument_group("options of the quantization, with --map")
+    for field in fields_of(Quantize):
+        if field.name in _OF_QUANTIZATIONS:
+            add_option(quantization, field)
     add_arguments(parser, "--architecture", "--threads")
     add_output(parser, "--html", formats=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
@@ -93,6 +106,7 @@ def _verify(options: argparse.Namespace) -> int:
                 seed=options.seed,
                 like=options.like,
                 architecture=options.architecture,
+                **{name: getattr(options, name) for name in _OF_QUANTIZATIONS},
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )
@@ -109,6 +123,10 @@ def _refuse_others(options: argparse.Namespace) -> None:
         "--rounding": options.rounding,
         "--seed": options.seed,
         "--like": options.like,
+        "--recipe": options.recipe,
+        "--inputs": options.inputs,
+        "--scales": None if options.scales == Quantize.scales else options.scales,
+        "--importance": options.importance,
     }
     for name, value in others.items():
         if value is not None:

@@ -19,13 +19,14 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.plan import CastOptions, plan_by_map
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
-from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.encode.encode import Encode
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.requests.options import Quantize
-from castwise.checkpoint.requests.quantize import checked_encode
+from castwise.checkpoint.requests.quantize import checked_encode, encoding_of
 from castwise.models.architecture import Architecture
-from castwise.text.wording import parenthesis
+from castwise.quantization.producers.registry import TYPED
+from castwise.text.wording import argument, join, parenthesis
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class MapConversion:
     encode: Encode | None
     # What the parameters are, as a user says; None if nobody does.
     architecture: Architecture | None
+    # Those of the quantization that are not the default.
+    quantization: Mapping[str, Any]
 
     @classmethod
     def of_options(
@@ -52,9 +55,15 @@ class MapConversion:
         dtype: object,
         options: Mapping[str, Any],
         threads: int | None,
-        architecture: PathArgument | None = None,
+        *,
+        architecture: PathArgument | None,
+        quantization: Mapping[str, Any],
     ) -> MapConversion:
-        """Take a map and options as `cast_file` or `quantize_file` does, with their refusals."""
+        """Take a map and options as `cast_file` or `quantize_file` does, with their refusals.
+
+        `options` are those of a cast, and `quantization` those of the other that are not the
+        default.
+        """
         if options.get("rounding") == "stochastic" and options.get("seed") is None:
             raise CheckpointError(
                 "without the seed of the conversion "
@@ -74,8 +83,17 @@ class MapConversion:
         dtypes = encode = None
         if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
             map_argument: Any = dtype_map
-            request = Quantize(source="A", dtype_map=map_argument, architecture=architecture)
+            request = Quantize(
+                source="A", dtype_map=map_argument, architecture=architecture, **quantization
+            )
             encode = checked_encode(request, threads)
+        elif quantization:
+            raise CheckpointError(
+                join(", ", map(argument, quantization))
+                + ": options of a quantization go with a map that names schemes, and this one "
+                + parenthesis("dtype_map")
+                + " names none"
+            )
         else:
             dtypes = chosen_dtypes(dtype, dtype_map, None, "variable")
         origin = str(dtype_map) if isinstance(dtype_map, str | os.PathLike) else "map"
@@ -85,12 +103,17 @@ class MapConversion:
             text = json.dumps({key: str(value) for key, value in values.items()})
             digest = hashlib.sha256((text if values else str(dtype_map)).encode()).hexdigest()
         parameters = checked_architecture(architecture)
-        return cls(origin, digest, cast_options, dtypes, encode, parameters)
+        return cls(origin, digest, cast_options, dtypes, encode, parameters, quantization)
+
+    @property
+    def is_typed(self) -> bool:
+        """True if it writes files of llama.cpp, whose tensors state their types."""
+        return self.encode is not None and self.encode.recipe == TYPED
 
     def side(self, source: Checkpoint, other: Checkpoint) -> Side:
         """Return what it makes of an opened checkpoint, as one file if `other` is one."""
         if self.encode is not None:
-            derivation = encode_checkpoint(source, self.encode, is_file=not other.is_folder)
+            derivation = encoding_of(self.encode)(source, is_file=not other.is_folder)
             return Side(derivation.source, derivation.decide, options=self.options)
         assert self.dtypes is not None, "it has no schemes"  # noqa: S101
         dtypes = self.dtypes
@@ -101,11 +124,16 @@ class MapConversion:
     def to_dict(self, side: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return plain values: what was asked, how many tensors it changes, and the digests."""
         original, copy = map(checkpoint_digest, checkpoints)
+        digests = {"first": original, "second": copy, "map": self.digest}
+        options = self.options.to_dict() if self.encode is None else dict(self.quantization)
+        if self.encode is not None and self.encode.importance is not None:
+            path = self.encode.importance.path
+            options["importance"], digests["importance"] = path.name, file_digest(path)
         return {
             "map": self.origin,
-            "options": self.options.to_dict() if self.encode is None else {},
+            "options": options,
             "cast": sum(map(side.is_cast, side.names)),
-            "sha256": {"first": original, "second": copy, "map": self.digest},
+            "sha256": digests,
         }
 
 

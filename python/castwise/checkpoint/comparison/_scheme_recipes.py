@@ -23,7 +23,7 @@ from castwise.quantization import (
 )
 from castwise.quantization.arrays.block_types import decode_type, encode_type
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.quantization.producers.block_types import WRITTEN_TYPES
+from castwise.quantization.producers.block_types import BLOCK_TYPES, WRITTEN_TYPES
 from castwise.quantization.producers.layouts import Layout
 from castwise.quantization.producers.registry import (
     CONVERTED_TO,
@@ -274,9 +274,11 @@ def _of_blocks(
     scheme, block, producers = kind or (None, None, ())
     if scheme is None or producers != (TYPED,):
         return
+    # Types of llama.cpp are schemes by their own names, also those that castwise does not write.
+    stored_bits = None if scheme in BLOCK_TYPES else scheme_of_files(scheme).bits
     for name, bits in WRITTEN_TYPES.items():
         row = scheme_of_files(name.lower())
-        is_like = scheme not in WRITTEN_TYPES and scheme_of_files(scheme).bits == bits
+        is_like = stored_bits == bits
         if name == scheme or (is_like and row.block == block):
             yield SchemeRecipe(row.name, TYPED)
 

@@ -111,9 +111,10 @@ class Verification(Rendered):
     differences
         The tensors that differ, in order of their names in the first.
     conversion
-        With a map, the conversion that was checked: "map" and the options of the cast, "cast" (the
-        number of tensors that it changes), and "sha256" of the first, the second and the map. None
-        without a map.
+        With a map, the conversion that was checked: "map" and the options of the cast, or those of
+        the quantization that are not the default, "cast" (the number of tensors that it changes),
+        and "sha256" of the first, the second, the map, and the file of importance if there is one.
+        None without a map.
 
     """
 
@@ -177,7 +178,9 @@ class Verification(Rendered):
         digests = conversion["sha256"]
         is_it = "is" if self.equal else "is not"
         options = "".join(
-            f" {name}={value}" for name, value in conversion["options"].items() if value is not None
+            f" {name}={value}" + (f" sha256:{digests[name]}" if name in digests else "")
+            for name, value in conversion["options"].items()
+            if value is not None
         )
         return (
             f"{self.second} sha256:{digests['second']} {is_it} what {conversion['map']} "

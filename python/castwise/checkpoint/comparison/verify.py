@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import Any
 
-from castwise._options import Arithmetic, Like, MapArgument, Nan, Overflow, PathArgument, Rounding
+from castwise._options import (
+    Arithmetic,
+    Inputs,
+    Like,
+    MapArgument,
+    Nan,
+    Overflow,
+    PathArgument,
+    Rounding,
+    Scales,
+    WrittenRecipe,
+)
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._comparing import Comparing
@@ -18,7 +30,8 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument, join, parenthesis
 
-_NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
+_OF_CASTS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
+_OF_QUANTIZATIONS = {"recipe": None, "scales": "amax", "inputs": None, "importance": None}
 
 
 def verify(
@@ -34,6 +47,10 @@ def verify(
     dtype: object = None,
     arithmetic: Arithmetic = "peer",
     architecture: PathArgument | None = None,
+    recipe: WrittenRecipe | None = None,
+    scales: Scales = "amax",
+    inputs: Inputs | float | None = None,
+    importance: PathArgument | None = None,
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
@@ -64,6 +81,8 @@ def verify(
         differ in the last bit; with "exact" they are the same.
     architecture
         With a map, a file with what the parameters of the model are, as in `quantize_file`.
+    recipe, scales, inputs, importance
+        With a map of schemes, the options that it was made with, as in `quantize_file`.
     threads
         How many threads may decode.
     progress
@@ -92,13 +111,26 @@ def verify(
 
     """
     options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
+    quantization = _changed(
+        {"recipe": recipe, "scales": scales, "inputs": inputs, "importance": importance},
+        _OF_QUANTIZATIONS,
+    )
     conversion = None
     if dtype_map is not None:
-        conversion = MapConversion.of_options(dtype_map, dtype, options, threads, architecture)
-    elif options != _NO_OPTIONS:
-        names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
+        conversion = MapConversion.of_options(
+            dtype_map,
+            dtype,
+            options,
+            threads,
+            architecture=architecture,
+            quantization=quantization,
+        )
+    elif names := [*_changed(options, _OF_CASTS), *quantization]:
+        kind = "quantization" if quantization else "cast"
         raise CheckpointError(
-            join(", ", names) + ": options of a cast go with its map " + parenthesis("dtype_map")
+            join(", ", map(argument, names))
+            + f": options of a {kind} go with its map "
+            + parenthesis("dtype_map")
         )
     elif architecture is not None:
         raise CheckpointError(
@@ -110,7 +142,9 @@ def verify(
     with ExitStack() as stack:
         sources = [
             stack.enter_context(
-                open_checkpoint(source_path(path, name), decodes=conversion is None)
+                open_checkpoint(
+                    source_path(path, name), decodes=conversion is None or conversion.is_typed
+                )
             )
             for name, path in (("first", first), ("second", second))
         ]
@@ -154,3 +188,8 @@ def verify(
             tuple(differences),
             None if conversion is None else conversion.to_dict(first_side, sources),
         )
+
+
+def _changed(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not the default."""
+    return {name: value for name, value in options.items() if value != defaults[name]}

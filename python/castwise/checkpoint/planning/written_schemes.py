@@ -329,7 +329,8 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     if not is_free or min(block) < 1 or (row.square and block[0] != block[1]):
         rows, columns = default
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
-        beside = " beside " + argument("inputs", row.inputs) if row.only_default else ""
+        is_of_inputs = row.only_default and row.inputs
+        beside = " beside " + argument("inputs", row.inputs) if is_of_inputs else ""
         raise CheckpointError(
             argument("block") + f" {block[0]}x{block[1]} is not one of {row.scheme}" + beside + "; "
             f"use {text}"

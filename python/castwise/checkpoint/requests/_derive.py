@@ -50,6 +50,11 @@ class DerivedOptions(CastOptions):
 
     report: Mapping[str, Any]
 
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written; of llama.cpp's by a map alone, too."""
+        return f".{TYPED}" if self.report.get("recipe") == TYPED else SAFETENSORS
+
     def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
         """Return the arguments of `castwise.cast` for a tensor that a map casts."""
         del name, source, target
@@ -93,8 +98,7 @@ def planned_derivation(
 ) -> Iterator[PlannedConversion]:
     """Open the source for a block, and decide what becomes of every tensor."""
     options, derive = derivation(request, run.threads)
-    is_typed = options.report.get("recipe") == TYPED  # also if a map alone names the scheme
-    suffix = f".{TYPED}" if is_typed else SAFETENSORS
+    suffix = options.suffix
     source = source_path(request.source, "source")
     output = output_options(request, run, None)
     excludes = output.patterns.excludes

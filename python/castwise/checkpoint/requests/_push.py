@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import source_suffix
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
@@ -16,7 +17,7 @@ from castwise.checkpoint.files.entry_names import check_name
 from castwise.checkpoint.files.hub import HubRepository
 from castwise.checkpoint.files.remote import is_hub
 from castwise.checkpoint.files.temporary_names import remove_folder
-from castwise.checkpoint.requests.options import Request, Run
+from castwise.checkpoint.requests.options import Cast, Request, Run
 from castwise.checkpoint.results.model_card import CARD, Base, read_card, write_card
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.checkpoint.running.other_files import Patterns
@@ -54,7 +55,7 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
     if run.keeps_shards:
         raise CheckpointError(ONLY_FOLDERS + f"this machine, and {destination} is not one")
     is_folder = request.max_shard_size is not None
-    suffix = None if is_folder else _suffix(source, request.suffix)
+    suffix = None if is_folder else _suffix(source, _file_suffix(request, run))
     card_path = _card_path(request, source) if suffix is None else None
     repository, origin = HubRepository(destination), HubRepository.of_file(source)
     if origin is not None and origin.name == repository.name:
@@ -101,6 +102,16 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
     finally:
         if not is_unpushed:
             remove_folder(folder)
+
+
+def _file_suffix(request: Request, run: Run) -> str:
+    """Return the suffix of a file that holds what is written; refuses options that are wrong."""
+    if isinstance(request, Cast):
+        return SAFETENSORS
+    from castwise.checkpoint.requests._derive import derivation  # noqa: PLC0415  (not of casts)
+
+    options, _ = derivation(request, run.threads)
+    return options.suffix
 
 
 def _suffix(source: Path, suffix: str) -> str | None:

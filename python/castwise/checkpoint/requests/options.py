@@ -13,7 +13,6 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from castwise._options import (
-    SAFETENSORS,
     Arithmetic,
     Block,
     ConsumerName,
@@ -36,9 +35,7 @@ from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.results.report import FINDINGS, LOSSES, MAX_ZEROS, Progress
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.quantization.producers.layouts import BF16
-from castwise.quantization.producers.registry import TYPED
 from castwise.text.wording import argument, check_switch
 
 _Kind = TypeVar("_Kind")
@@ -198,11 +195,6 @@ class Request:
             value = getattr(self, each.name)
             if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
                 object.__setattr__(self, each.name, dict(value))
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of a file that holds what is written."""
-        return SAFETENSORS
 
 
 @_options
@@ -642,12 +634,6 @@ class Quantize(Request):
     )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
-    @property
-    def suffix(self) -> str:
-        """The suffix of a file that holds what is written."""
-        is_typed = self.recipe == TYPED or str(self.scheme).upper() in WRITTEN_TYPES
-        return f".{TYPED}" if is_typed else SAFETENSORS
-
 
 @_options
 class Dequantize(Request):
@@ -811,11 +797,6 @@ class Transcode(Request):
     )
     inputs: Inputs | None = option(default=None, description=_INPUTS)
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of a file that holds what is written."""
-        return f".{TYPED}" if self.recipe == TYPED else SAFETENSORS
 
 
 REQUESTS = (Cast, Quantize, Dequantize, Transcode)

@@ -57,8 +57,13 @@ def quantizing(
         **({} if encode.importance is None else {"importance": encode.importance.path.name}),
         **architecture_option(encode.architecture),
     }
+    return report, encoding_of(encode)
+
+
+def encoding_of(encode: Encode) -> partial[DerivedCheckpoint]:
+    """Return what plans a quantization."""
     derive = encode_to_file if encode.recipe == TYPED else encode_checkpoint
-    return report, partial(derive, encode=encode)
+    return partial(derive, encode=encode)
 
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:

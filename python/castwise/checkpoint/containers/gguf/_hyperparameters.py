@@ -29,9 +29,6 @@ from castwise.checkpoint.containers.gguf._architectures import (
 )
 from castwise.checkpoint.containers.gguf.writer import typed_text
 
-_FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
-"""What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""
-
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo("f4").tiny, np.finfo("f4").max))
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
 _OF_FACTORS = "llama3"
@@ -91,7 +88,7 @@ def _follow_rules(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def hyperparameters(row: GgufArchitecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return what a file states of a model of this name before its tokens."""
+    """Return what a file states of a model of this name before its tokens; of its types nothing."""
     kind, rope = _rotary(row, config)
     left_out = dict.fromkeys(key.config_key for key in ROPE[kind])
     values = {**config, **left_out, **rope, "rope_type": kind}
@@ -107,8 +104,6 @@ def hyperparameters(row: GgufArchitecture, config: Mapping[str, Any], name: str)
         ARCHITECTURE: typed_text(TEXT, row.name),
         "general.type": typed_text(TEXT, "model"),
         "general.name": typed_text(TEXT, name),
-        "general.file_type": typed_text(COUNT, _FILE_TYPE),
-        "general.quantization_version": typed_text(COUNT, _QUANTIZATION_VERSION),
         **texts,
     }
 

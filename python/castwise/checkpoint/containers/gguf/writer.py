@@ -92,12 +92,18 @@ class GgufWriter(PlacedWriter):
         return Elements(format_name)
 
 
-def _header(plans: Iterable[Planned], lengths: Sequence[int], metadata: Mapping[str, str]) -> bytes:
+def _header(
+    plans: Collection[Planned], lengths: Sequence[int], metadata: Mapping[str, str]
+) -> bytes:
     """Let the package write all that stands before the tensors, into memory."""
     package = gguf_package()
     kinds = {kind: package.GGUFValueType[name] for kind, name in _KINDS.items()}
     values = {key: json.loads(text) for key, text in metadata.items()}
     _, architecture = values.pop(ARCHITECTURE)
+    # In the order of convert_hf_to_gguf.py: before what is not general, the type of the file first.
+    stated = {key: (COUNT, value) for key, value in sorted(_quantization(plans).items())}
+    general = {key: value for key, value in values.items() if key.startswith("general.")}
+    values = general | stated | values
     writer = package.GGUFWriter(None, architecture)
     for key, (kind, value) in values.items():
         if isinstance(value, list):
@@ -122,11 +128,7 @@ def _header_like(
 ) -> bytes:
     """Return the header of a file of the same model, whose tensors have other types."""
     types = [_type_of(plan) for plan in plans]
-    counts = Counter(plan.label for plan in plans if plan.label)
-    stated = {_VERSION: _QUANTIZATION_VERSION}
-    if counts:
-        (label, _), *_ = counts.most_common(1)
-        stated[_FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
+    stated = _quantization(plans)
     pairs = reader.pairs(stated)
     pairs += [_text(key) + struct.pack("<II", _UINT32, value) for key, value in stated.items()]
     infos = [
@@ -136,6 +138,16 @@ def _header_like(
     ]
     counted = struct.pack("<IQQ", _FILE_VERSION, len(infos), len(pairs))
     return b"".join([b"GGUF", counted, *pairs, *infos])
+
+
+def _quantization(plans: Iterable[Planned]) -> dict[str, int]:
+    """Return what a file states of its types: the type of most tensors with blocks, if any has."""
+    stated = {_VERSION: _QUANTIZATION_VERSION}
+    counts = Counter(plan.label for plan in plans if plan.label)
+    if counts:
+        (label, _), *_ = counts.most_common(1)
+        stated[_FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
+    return stated
 
 
 def _text(value: str) -> bytes:
