@@ -112,11 +112,8 @@ def test_gguf(tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.Mo
     checkpoint.transcode_file(source, out, recipe)
     found = checkpoint.load(out)
     assert_same(found.pop("n"), kept)
-    experts = name.removesuffix(".weight")
-    names = (f"{name}_packed", f"{name}_scale")
-    if recipe == OSS:
-        names = (f"{experts}_blocks", f"{experts}_scales")
-    packed, scale = map(found.pop, names)
+    parts = ("_packed", "_scale") if recipe == CT else (".blocks", ".scales")
+    packed, scale = (found.pop(f"{name}{part}") for part in parts)
     shape = (3, 20, 32) if recipe == CT else (3, 20, 2, 16)
     assert_same(packed, pack(codes, 4).reshape(shape))
     assert_same(scale, raw)

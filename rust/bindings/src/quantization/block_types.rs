@@ -1,5 +1,6 @@
 //! Blocks of bytes of llama.cpp: dense numpy arrays that the caller has made, to the core.
 
+use castwise_core::format::Format;
 use castwise_core::quantization::{self as core, BLOCK_TYPES, BlockType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -72,7 +73,7 @@ fn operands(
     let (x, bytes) = (Array::of_numpy("x", elements)?, Array::of_numpy("blocks", blocks)?);
     let count = bytes.bytes() / row.bytes;
     let target = if encodes { &bytes } else { &x };
-    let fits = (x.format.name(), bytes.format.name()) == ("float32", "uint8")
+    let fits = (x.format, bytes.format) == (Format::FLOAT32, Format::UINT8)
         && !x.swapped
         && [&x, &bytes].iter().all(|array| array.is_in_order(Order::C))
         && (x.bytes(), bytes.bytes()) == (count * row.elements * 4, count * row.bytes)
