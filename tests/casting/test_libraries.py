@@ -16,7 +16,12 @@ from library_sources import NAMES, PAIRS, library_source
 OTHERS = [library for library in CASTS if library.distributions[0] != "numpy"]
 MODULES = {"onnxruntime": ("onnxruntime", "onnx")}
 
-# The page has numkong on AVX-512, as its heading states. On AVX2 alone negative integers become 0
+# The page has jax and numkong without AVX512-FP16, as their headings state. With it, jax rounds
+# float64 to float16 once, and numkong makes zeros of the smallest float8_e5m2.
+OTHER_WITH_FP16 = {("jax", "float64", "float16"), ("numkong", "float16", "float8_e5m2")}
+HAS_FP16 = np._core._multiarray_umath.__cpu_features__.get("AVX512_SPR", False)
+
+# The page has numkong on AVX-512, too. On AVX2 alone negative integers become 0
 # and not what is left modulo 2^64, and integers beyond float8_e5m2 NaN and not infinity.
 OTHER_ON_AVX2 = {
     *(("numkong", source, "uint64") for source in ("int8", "int16", "int32", "int64")),
@@ -40,6 +45,8 @@ def test_a_library_casts_as_the_table_says(library: LibraryCast, source: str) ->
     for target in (target for each, target in PAIRS if each == source):
         row = library.distributions[0], source, target
         if row in OTHER_ON_AVX2 and "avx512" not in castwise.cpu_levels():
+            continue
+        if row in OTHER_WITH_FP16 and HAS_FP16:
             continue
         array = library_source(source, target)
         result = library.cast(array, np.dtype(castwise.finfo(target).dtype))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.containers.gguf._names import name_map
 from castwise.checkpoint.containers.gguf.imatrix import input_names, is_stored_name
 from castwise.cli import main
 from castwise.quantization import quantize
@@ -633,3 +634,13 @@ def test_advice_does_not_ask_to_convert_numbers_that_it_does_not_take(
 ) -> None:
     with pytest.raises(CheckpointError, match=r"numbers of input channels, which .*give one n"):
         checkpoint.advise(model, bits=9, importance=tmp_path / "i.imatrix")
+
+
+def test_names_of_one_architecture_are_not_those_of_others(framework: Framework) -> None:
+    """The package would add ARCTIC's to all maps that are made after its own."""
+    package = framework("gguf")
+    shared = dict(package.TensorNameMap.block_mappings_cfg)
+    maps = [name_map(kind).mapping for kind in package.MODEL_ARCH_NAMES]
+    assert package.TensorNameMap.block_mappings_cfg == shared
+    for kind, names in zip(reversed(package.MODEL_ARCH_NAMES), reversed(maps), strict=True):
+        assert name_map(kind).mapping == names

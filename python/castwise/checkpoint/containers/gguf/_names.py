@@ -56,7 +56,7 @@ def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[MappedTe
             f"the package gguf that is installed does not know {row.name}; update it: "
             "pip install -U 'castwise[gguf]'"
         )
-    names = package.get_tensor_name_map(kind, 1)
+    names = name_map(kind)
     stack_names = {*model.modules.values()}  # of experts that files have one by one
     patterns: dict[tuple[int, bool], MappedTensor] = {}
     for parameter in model.parameters.values():
@@ -66,6 +66,18 @@ def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[MappedTe
         if stem in AXES and not (is_bias and stem not in row.biases):
             patterns[[*AXES].index(stem), is_bias] = _pattern(row, config, parameter, becomes, stem)
     return [patterns[key] for key in sorted(patterns)]
+
+
+def name_map(kind: Any) -> Any:  # noqa: ANN401  (without types)
+    """Return the package's names of an architecture, for its first layer.
+
+    The package adds names of few architectures (ARCTIC) to those that all maps share, which other
+    architectures would have from then on. So each map gets names of its own.
+    """
+    package = gguf_package()
+    shared = package.TensorNameMap
+    own = {"block_mappings_cfg": {**shared.block_mappings_cfg}}
+    return type(shared.__name__, (shared,), own)(kind, 1)
 
 
 def _becomes(names: Any, parameter: Parameter) -> list[str]:  # noqa: ANN401  (without types)

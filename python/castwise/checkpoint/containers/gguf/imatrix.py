@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers.gguf._names import name_map
 from castwise.checkpoint.containers.gguf._package import gguf_package
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.whole_models import InputNames
@@ -113,6 +114,6 @@ def _stored_names() -> Mapping[str, set[str]]:
     package = gguf_package()
     names: dict[str, set[str]] = {}
     for kind in package.MODEL_ARCH_NAMES:
-        for name, (_, stored) in package.get_tensor_name_map(kind, 1).mapping.items():
+        for name, (_, stored) in name_map(kind).mapping.items():
             names.setdefault(name, set()).add(stored)
     return names
