@@ -86,11 +86,7 @@ def schemes() -> tuple[Scheme, ...]:
         {name: tuple(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
         for row in _core.schemes()
     )
-    # The core lists a recipe for each of its rows that a scheme fits.
-    return tuple(
-        Scheme(**row | {"searched_recipes": tuple(dict.fromkeys(row["searched_recipes"]))})
-        for row in rows
-    )
+    return tuple(Scheme(**row) for row in rows)
 
 
 @cache

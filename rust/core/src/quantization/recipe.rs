@@ -186,14 +186,18 @@ fn rows(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static R
 
 /// Returns the names of the recipes for a scheme of a family, the default one first.
 pub(super) fn of(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static str> {
-    let mut last = "";
-    rows(family, scheme).map(|row| row.name).filter(move |&name| std::mem::replace(&mut last, name) != name)
+    names(rows(family, scheme))
 }
 
 /// Returns the names of the recipes whose scales may be searched for a scheme of a family.
 pub(super) fn searched(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static str> {
-    let is_searched = |row: &&Recipe| row.is_searched();
-    rows(family, scheme).filter(is_searched).map(|row| row.name)
+    names(rows(family, scheme).filter(|row| row.is_searched()))
+}
+
+/// Returns the names of rows, those of neighbors once.
+fn names(rows: impl Iterator<Item = &'static Recipe>) -> impl Iterator<Item = &'static str> {
+    let mut last = "";
+    rows.map(|row| row.name).filter(move |&name| std::mem::replace(&mut last, name) != name)
 }
 
 impl Recipe {
