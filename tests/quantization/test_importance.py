@@ -244,7 +244,7 @@ def test_what_has_no_numbers_and_what_is_no_weight(
     for text in (said, capsys.readouterr().out):
         lines = " ".join(text.split())
         assert "searched without importance, since the file has no numbers of it: " in lines
-        assert "names in it of no weight that is so: model.layers.7.x.weight" in lines
+        assert "names in it that match no searched weight: model.layers.7.x.weight" in lines
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["importance"]["unweighted"].keys() == {OUT, GATE, UP}
     assert {*report["importance"]["unused"]} == numbers.keys() - {DOWN, Q}

@@ -288,7 +288,7 @@ class Advice(Rendered):
     def __sheet__(self) -> Sheet:
         """Return the front, a table of the choices, worst first, and the totals."""
         groups = _choices_alike(self.choices)
-        axis = joint_axis(map(_histogram, map(list, zip(self.choices, strict=True))))
+        axis = joint_axis(_histogram([choice]) for choice in self.choices)
         front = Front(self.front, (self.nbytes, self.error))
         return [
             front,

@@ -42,7 +42,7 @@ class ImportanceUse:
             names = [name for name, other in self.unweighted.items() if other == reason]
             lines.append(f"searched without importance, since {reason}: {_names_text(names)}")
         if self.unused:
-            lines.append(f"names in it of no weight that is so: {_names_text(self.unused)}")
+            lines.append(f"names in it that match no searched weight: {_names_text(self.unused)}")
         return lines
 
     def to_dict(self) -> dict[str, Any]:

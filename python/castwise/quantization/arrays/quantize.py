@@ -105,8 +105,8 @@ def quantize(
         Which scale each block gets: the one that the recipe computes from the largest magnitude;
         with nvfp4, MX and integers, the stored one of least squared error (never a larger error
         than with "amax"), with the zero point of a block, if it has one; or with nvfp4, the better
-        one of two: the largest magnitude becomes 6, or 4. Scales of integers may be negative, where
-        those who load the recipe's files multiply by them: with recipe="compressed-tensors".
+        one of two: the largest magnitude becomes 6, or 4. With recipe="compressed-tensors", scales
+        of integers may be negative: all who load its files multiply by them.
     importance : array_like, optional
         What squared errors are multiplied by where scales are searched: a float for each index
         along `axis`, such as the mean square of that input of a matrix product; or so many for

@@ -97,7 +97,8 @@ FILE_TYPES: Mapping[str, int] = {
 }
 """What `general.file_type` states of a file whose weights are of a type: `llama_ftype`.
 
-There, K-quants alone are the small ones of their mixes (`MOSTLY_Q4_K_S`)."""
+A file of one K-quant states the small mix of that type (`MOSTLY_Q4_K_S`).
+"""
 
 FALLBACKS: Mapping[str, str] = {
     "Q2_K": "Q4_0",

@@ -68,7 +68,8 @@ class GgufWriter(PlacedWriter):
         if own is None and not (is_typed and ARCHITECTURE in metadata):
             raise CheckpointError(
                 "a .gguf file states the architecture and the tokens of its model, so castwise "
-                "writes one only of a model folder: castwise transcode MODEL OUT.gguf --to gguf"
+                "writes one only of a model folder: castwise quantize MODEL OUT.gguf --scheme "
+                "q4_k, or, of MXFP4, castwise transcode MODEL OUT.gguf --to gguf"
             )
         counts = [math.prod(plan.info.shape) for plan in self.planned.values()]
         lengths = [self.elements(n).nbytes(c) for n, c in zip(self.order, counts, strict=True)]

@@ -176,7 +176,8 @@ class EncodedWeight:
                 for name, part in rows
             }
             ranges = self._ranges(place, start, stop)
-            numbers = self._numbers  # a stack has one axis at most
+            numbers = self._numbers
+            # The place has one number, that of an expert, or none.
             importance = None if numbers is None else numbers.of(sum(place))
             yield WeightSlab(counts, partial(self._encode, parts, ranges, importance))
 

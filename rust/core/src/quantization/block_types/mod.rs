@@ -51,7 +51,8 @@ pub fn find_block_type(name: &str) -> Result<&'static BlockType, Error> {
     })
 }
 
-/// Quantizes `count` blocks of finite elements; returns the first block whose scale or minimum no float16 holds.
+/// Quantizes `count` blocks of finite elements; returns the first block whose scale or minimum no float16
+/// holds, or which has an element above `MOST_MAGNITUDE`.
 ///
 /// # Safety
 /// `elements` can be read for so many blocks, `blocks` written, and they do not overlap.

@@ -7,8 +7,8 @@
 pub(super) const LANES: usize = 8;
 /// The most elements of a part.
 const MOST: usize = 32;
-/// A part with a largest magnitude below that is zero.
-const LEAST: f32 = 1e-15;
+/// A part with a largest magnitude below that is zero, and so is a block with a largest scale below it.
+pub(super) const LEAST: f32 = 1e-15;
 
 /// A number of each part.
 pub(super) type Lanes = [f32; LANES];

@@ -2,10 +2,7 @@
 
 use super::half;
 use super::layout::{BlockType, MOST_PARTS, Parts, Rule};
-use super::search::{Columns, LANES, Symmetric, nearest};
-
-/// A block with a largest scale below that is zero.
-const LEAST: f32 = 1e-15;
+use super::search::{Columns, LANES, LEAST, Symmetric, nearest};
 
 pub(super) fn encode(row: &BlockType, elements: &[f32], codes: &mut [u8], block: &mut [u8]) {
     let length = part_length(row);

@@ -321,11 +321,7 @@ impl Cells {
                 for (index, to) in to[start..start + count].iter_mut().enumerate() {
                     // SAFETY: the area has so many columns.
                     let number = unsafe { from.add(index).read_unaligned() }.to_f64();
-                    *to = if size_of::<N>() == size_of::<f32>() {
-                        number as f32 * power as f32
-                    } else {
-                        (number * power) as f32
-                    };
+                    *to = if N::IS_SINGLE { number as f32 * power as f32 } else { (number * power) as f32 };
                 }
                 column += count;
             }

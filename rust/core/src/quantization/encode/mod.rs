@@ -10,8 +10,9 @@
 //! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
 //! * `zeros`: what becomes of their signs.
-//! * `scale_errors`: what a stored scale loses; `scale_search`: scales of least squared error, `error_table`: by errors of bf16; `integer_search`: those of integers,
-//!   with zero points; `importance`: what weights them. `by_tables`: scales and codes of bf16 without arithmetic.
+//! * `scale_errors`: what a stored scale loses. `scale_search`: scales of least squared error; `error_table`: the same by a
+//!   table, of bf16; `integer_search`: those of integers, with zero points; `importance`: what weights them.
+//! * `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
 mod amaxes;
@@ -51,8 +52,8 @@ use crate::error::Error;
 /// [`Error::UnknownOption`] for a recipe that the scheme has not. What was written by then is of no use.
 ///
 /// # Safety
-/// The elements of `x`, of the global scale and of importance are readable, those of the other arrays writable; what is written overlaps
-/// neither itself nor anything else.
+/// The elements of `x`, of the global scale and of importance are readable, those of the other arrays writable;
+/// what is written overlaps neither itself nor anything else.
 pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<BlockEncoder, Error> {
     // SAFETY: passed on.
     unsafe {

@@ -268,8 +268,7 @@ unsafe fn spread<T: Real>(
         "there is a lane for each column of a block"
     );
     let pitch = (width * size_of::<T>()) as isize;
-    // Those of 4 bytes are float32.
-    let whole = if size_of::<T>() == size_of::<f32>() { columns / width } else { 0 };
+    let whole = if T::IS_SINGLE { columns / width } else { 0 };
     // SAFETY: the caller's promise; there are so many lanes.
     unsafe {
         let lanes = (to.as_mut_ptr().cast(), size_of::<Lanes<f32>>() as isize);
