@@ -54,7 +54,7 @@ def build(folder: Path) -> tuple[Path, int]:
         "RUSTC_WRAPPER": str(Path(__file__).with_name("rustc.py")),
         "CASTWISE_BUILD_LOG": str(log),
     }
-    command = ["cargo", "build", "--quiet", "--locked", "--release", "-p", "castwise-bindings"]
+    command = ["cargo", "build", "--quiet", "--locked", "--release", "-p", "castwise-extension"]
     folders = ["--target-dir", str(folder)]
     subprocess.run([*command, *folders], cwd=ROOT, env={**os.environ, **settings}, check=True)
     library = next((folder / "release").glob("*_core.*[!d]"))

@@ -202,7 +202,7 @@ def test_the_interpreter_ends_while_threads_run_python_in_calls(work: str, delay
     assert {(end.result().returncode, end.result().stderr) for end in ends} == {(0, "")}
 
 
-CALLS = Path(__file__).parents[1] / "rust" / "bindings" / "src" / "endless_wait"
+CALLS = Path(__file__).parents[1] / "rust" / "extension" / "src" / "endless_wait"
 HARMLESS = {
     "they run no Python code, whatever the object is": """
         PyBuffer_IsContiguous PyByteArray_AsString PyByteArray_Size PyBytes_AsString PyBytes_Size

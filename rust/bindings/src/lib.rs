@@ -20,9 +20,6 @@ mod comparison;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod delayed_scaling;
 mod dtypes;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[expect(unsafe_code, reason = "stands before functions of Python's C interface")]
-mod endless_wait;
 #[expect(unsafe_code, reason = "takes descriptors of open files")]
 mod engine;
 mod error;
