@@ -57,6 +57,7 @@ __all__ = [
     "cast",
     "caster",
     "compare",
+    "compare_stacks",
     "compare_stored",
     "convert_tensors",
     "cpu_level",
@@ -101,6 +102,7 @@ __all__ = [
     "set_num_threads",
     "sum_surveys",
     "survey_array",
+    "survey_rows",
     "swizzle_scales",
     "unpack_codes",
     "unscale_arrays",
@@ -359,6 +361,7 @@ def compare_stored(
     *,
     measure: bool = False,
 ) -> tuple[Comparison, bool, dict[int, float]]: ...
+def compare_stacks(x: NDArray[Any], y: NDArray[Any]) -> list[float]: ...
 def have_same_bits(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> bool: ...
 def compare(
     x: ArrayLike, y: ArrayLike, *, measure: bool = False, threads: int | None = None
@@ -428,6 +431,7 @@ class SurveyTables:
     def __ne__(self, other: object, /) -> bool: ...
 
 def survey_array(x: ArrayLike, *, threads: int | None = None) -> SurveyTables: ...
+def survey_rows(x: NDArray[Any]) -> list[tuple[int, int, int, float, float, dict[int, int]]]: ...
 def sum_surveys(parts: Sequence[SurveyTables]) -> SurveyTables: ...
 def restore_survey(state: _SavedSurvey) -> SurveyTables: ...
 

@@ -14,7 +14,7 @@ import castwise
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise._core import compare, have_same_bits
+from castwise._core import compare, compare_stacks, have_same_bits
 from oracle import Array, Format
 from support import AVAILABLE, COMPLEX, FLOATS, LEVELS, REAL, array_of, at_level
 
@@ -416,6 +416,49 @@ def test_special_values() -> None:
     assert apart.largest_difference == (inf, 0)
     assert apart.largest_ulps == (2 * int(largest.view(np.uint64)[0]), 0)
     assert (apart.report.sqnr_db, apart.rms_error) == (-inf, inf)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("float32", "float32"),
+        ("float32", "bfloat16"),
+        ("float64", "float64"),
+        ("float16", "float8_e4m3fn"),
+        ("int64", "float32"),
+        ("complex64", "complex64"),
+        (">f4", "<f8"),
+    ],
+)
+def test_arrays_of_a_stack_are_compared_as_alone(level: str, first: str, second: str) -> None:
+    generator = np.random.default_rng(2)
+    x = np.ldexp(generator.standard_normal((7, 40, 130)), generator.integers(-9, 9, (7, 1, 1)))
+    x[1], x[2, 3, 5], x[3] = 0, 1e-42, np.round(x[3])
+    y = x * (1 + 2.0**-9 * generator.standard_normal(x.shape))
+    y[3] = x[3]
+    y[4, 1, 2], y[5, 3, 4] = np.nan, np.inf
+    with np.errstate(all="ignore"):
+        left = x.astype(WORDS.get(first, first))
+        right = y.astype(WORDS.get(second, second))
+    if left.dtype.kind != "i":
+        left[6, 1, 1], right[6, 1, 1] = np.inf, 1
+    with at_level(level):
+        for one, other in (
+            (left, right),
+            (left[::-2, ::3].swapaxes(1, 2), right[::-2, ::3].swapaxes(1, 2)),
+        ):
+            alone = [compare(a, b, measure=True).report for a, b in zip(one, other, strict=True)]
+            ratios = [report.sqnr_db for report in alone if report is not None]
+            assert [*map(repr, compare_stacks(one, other))] == [*map(repr, ratios)]
+
+
+def test_empty_stacks() -> None:
+    assert compare_stacks(np.zeros((0, 3)), np.zeros((0, 3))) == []
+    assert np.isnan(compare_stacks(np.zeros((2, 0)), np.zeros((2, 0)))).all()
+    assert compare_stacks(np.ones(2), np.ones(2)) == [np.inf, np.inf]
+    with pytest.raises(ValueError, match=r"y has shape \(3,\), x has shape \(2,\)"):
+        compare_stacks(np.zeros(2), np.zeros(3))
 
 
 def test_refusals() -> None:

@@ -762,7 +762,11 @@ def test_small_weights_are_measured_together_as_alone(
     with open_checkpoint(path) as opened:
         (surveyed,) = survey_tensors(opened, opened.tensors, 1, None)
         for scheme in written_schemes(recipe):
-            predictions = Predictor([*surveyed.values()]).predict(scheme, recipe)
+            predictor = Predictor([*surveyed.values()])
+            predictions = predictor.predict(scheme, recipe)
+            assert predictor.decibels(scheme, recipe) == pytest.approx(
+                [prediction.sqnr_db for prediction in predictions], abs=0, rel=0, nan_ok=True
+            )
             for name, prediction in zip(surveyed, predictions, strict=True):
                 x = arrays[name]
                 decoded = dequantize(quantize(x, scheme, recipe=recipe), "float32")

@@ -9,6 +9,7 @@ from collections import Counter
 import castwise
 import numpy as np
 import pytest
+from castwise._core import survey_rows
 from castwise.surveys import Survey
 from oracle import Array, Format
 from support import FLOATS, LEVELS, array_of, at_level
@@ -87,7 +88,21 @@ def check(x: Array) -> Survey:
         for threads in (1, 2, 5):
             with at_level(level):
                 assert castwise.survey(x, threads=threads) == survey, (level, threads)
+        check_rows(x[:4] if x.ndim == 2 else x.reshape(1, -1), level)
     return survey
+
+
+def check_rows(matrix: Array, level: str) -> None:
+    """Compare the magnitudes of rows, which are found together, with their surveys."""
+    with at_level(level):
+        rows = survey_rows(matrix)
+    for row, found in zip(matrix, rows, strict=True):
+        survey = castwise.survey(row, threads=1)
+        exponents, counts, _ = survey.binades
+        assert found == (
+            *(survey.zeros, survey.infinities, survey.nans, survey.amax, survey.amin_nonzero),
+            dict(zip(exponents.tolist(), counts.tolist(), strict=True)),
+        )
 
 
 @pytest.mark.parametrize("row", FLOATS, ids=str)
@@ -130,6 +145,13 @@ def test_float32_is_surveyed_as_float64_of_the_same_values(columns: int, rare: f
     x[RNG.random(x.shape) < 1 / 300] = rare
     x[::7, -1] = rare
     assert castwise.survey(x) == castwise.survey(x.astype(np.float64))
+
+
+def test_rows_of_others_than_matrices_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"x has shape \(3,\); give a matrix"):
+        survey_rows(np.zeros(3))
+    with pytest.raises(TypeError, match="x has dtype complex128"):
+        survey_rows(np.zeros((3, 3), complex))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, cast, finfo
+from castwise._core import CastReport, cast, compare, compare_stacks, finfo, survey_rows
 from castwise._options import Recipe, Scales
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -29,9 +29,9 @@ from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
-from castwise.quantization import Quantization, QuantizedArray, Scheme, schemes
+from castwise.quantization import Quantization, QuantizedArray, Scheme, dequantize, schemes
 from castwise.quantization.arrays.comparison import compare_rows
-from castwise.quantization.arrays.quantize import quantize_slab
+from castwise.quantization.arrays.quantize import quantize_each, quantize_slab
 from castwise.quantization.producers.registry import written_layout
 from castwise.quantization.producers.schemes import has_global_scale, has_scales
 from castwise.rendering import Rendered
@@ -252,14 +252,43 @@ def survey_file(
     return CheckpointSurvey(str(source), names, tuple(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class SurveyedTensor:
-    """The survey of an open tensor, as the matrix or the stack of them that is quantized."""
+class MagnitudeCounts(NamedTuple):
+    """What a survey counts of a tensor, without its blocks."""
 
-    info: TensorInfo  # the tensor
-    counts: Survey  # its survey
+    zeros: int
+    infinities: int
+    nans: int
+    amax: float
+    amin_nonzero: float
+    exponents: Mapping[int, int]  # finite elements that are not zero, by exponent
+
+    @classmethod
+    def of(cls, counts: Survey) -> MagnitudeCounts:
+        """Return those of a survey."""
+        exponents, elements, _ = counts.binades
+        return cls(
+            counts.zeros,
+            counts.infinities,
+            counts.nans,
+            counts.amax,
+            counts.amin_nonzero,
+            dict(zip(exponents.tolist(), elements.tolist(), strict=True)),
+        )
+
+
+class SurveyedTensor(NamedTuple):
+    """What is known of an open tensor, as the matrix or the stack of them that is quantized."""
+
+    info: TensorInfo
+    magnitudes: MagnitudeCounts
+    small: NDArray[Any] | None  # its elements, if they are few
+    counts: Survey | None  # its survey; None if they are few
     # Reads it, in pieces that are surveyed, and quantized, apart from each other.
     pieces: Callable[[], Iterable[NDArray[Any]]]
+
+
+_Small = tuple[TensorInfo, NDArray[Any]]
+"""A tensor of few elements, and these."""
 
 
 class Predictor:
@@ -273,13 +302,11 @@ class Predictor:
         self._large: list[int] = []
         self._specials: set[int] = set()  # those with elements that are not finite
         for index, tensor in enumerate(tensors):
-            counts = tensor.counts
-            if counts.infinities or counts.nans:
+            is_special = bool(tensor.magnitudes.infinities or tensor.magnitudes.nans)
+            if is_special:
                 self._specials.add(index)
-            if 0 < counts.count <= _MEASURED:
-                (piece,) = tensor.pieces()
-                kind = piece.dtype, piece.shape, index in self._specials
-                groups.setdefault(kind, []).append((index, piece))
+            if (array := tensor.small) is not None:
+                groups.setdefault((array.dtype, array.shape, is_special), []).append((index, array))
             else:
                 self._large.append(index)
         self._stacks = [
@@ -297,16 +324,23 @@ class Predictor:
             row
             if isinstance(row, Prediction)
             else Prediction.of_report(target, row, is_scheme=is_scheme)
-            for row in self._losses(target, recipe)
+            for row in self._losses(target, recipe, _reports)
         ]
 
     def decibels(self, target: str, recipe: Recipe | None = None) -> list[float | None]:
         """Return the ratio of signal to noise of each tensor alone; raises as `predict`."""
-        is_scheme = target in _SCHEMES
-        rows = self._losses(target, recipe) if is_scheme else self.predict(target, recipe)
-        return [row.sqnr_db for row in rows]
+        if target not in _SCHEMES:
+            return [row.sqnr_db for row in self.predict(target, recipe)]
+        rows = self._losses(target, recipe, compare_stacks)
+        return [row if isinstance(row, float) else row.sqnr_db for row in rows]
 
-    def _losses(self, target: str, recipe: Recipe | None) -> list[Prediction | CastReport]:
+    def _losses(
+        self,
+        target: str,
+        recipe: Recipe | None,
+        measure: Callable[[NDArray[Any], NDArray[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        """Return of each tensor a prediction, a report, or what a function makes of a small one."""
         scheme = _SCHEMES.get(target)
         is_whole = scheme is not None and _has_one_scale(scheme, recipe)
         quantize: Callable[..., QuantizedArray] | None = None
@@ -320,23 +354,30 @@ class Predictor:
         losses: dict[int, Any] = {}
         for index in self._large:
             counts = self._tensors[index].counts
+            assert counts is not None, "it is not small"  # noqa: S101
             losses[index] = counts.predict(target, recipe=recipe, scales=scales)
             is_final = not counts.count or (scheme is not None and index in self._specials)
             if not is_final and losses[index].sqnr_db is None:
                 amax = counts.amax if is_whole else None
                 losses[index] = self._measure(index, target, quantize, amax)
         for indices, stack in self._stacks:
-            reports: Iterable[Prediction | CastReport]
-            if quantize is None:
-                reports = [cast(x, target, report=True)[1] for x in stack]
+            rows: Sequence[Any]
+            q: QuantizedArray | None = None
+            if scheme is None or quantize is None:
+                rows = [cast(x, target, report=True)[1] for x in stack]
             elif indices[0] in self._specials:  # no scheme holds them
-                reports = [self._tensors[n].counts.predict(target, recipe=recipe) for n in indices]
-            elif is_whole:
-                reports = [_quantization_report(x, quantize) for x in stack]
+                rows = [survey(x, threads=1).predict(target, recipe=recipe) for x in stack]
             else:
-                x = stack if len(stack) > 1 else stack[0]
-                reports = compare_decoded(stack, quantize(x))
-            losses |= zip(indices, reports, strict=True)
+                if not is_whole:
+                    q = quantize(stack if len(stack) > 1 else stack[0])
+                elif stack.ndim == MATRIX + 1:
+                    q = quantize_each(stack, scheme.name, recipe=recipe, scales=scales)
+                if q is None:
+                    rows = [_quantization_report(x, quantize) for x in stack]
+                else:
+                    dtype = np.float64 if stack.dtype == np.float64 else np.float32
+                    rows = measure(stack, dequantize(q, dtype, threads=1).reshape(stack.shape))
+            losses |= zip(indices, rows, strict=True)
         return [losses[index] for index in range(len(self._tensors))]
 
     def _measure(
@@ -355,6 +396,12 @@ class Predictor:
         )
         report: CastReport = whole
         return report
+
+
+def _reports(stack: NDArray[Any], values: NDArray[Any]) -> list[CastReport | None]:
+    """Return what each array of a stack loses."""
+    pairs = zip(stack, values, strict=True)
+    return [compare(array, decoded, measure=True, threads=1).report for array, decoded in pairs]
 
 
 def _quantization_report(
@@ -389,7 +436,7 @@ def survey_tensors(
         )
         for shard in component.shards.values():
             with tensors_of_shards.open_files([shard]):
-                batch: dict[str, SurveyedTensor] = {}
+                batch: dict[str, SurveyedTensor | _Small] = {}
                 nbytes = 0
                 for name in shard.tensors:
                     if (whole_name := component.prefix + name) not in tensors:
@@ -397,12 +444,14 @@ def survey_tensors(
                     info = tensors_of_shards[name]
                     nbytes += info.nbytes
                     if batch and (nbytes > _BYTES or len(batch) == _TOGETHER):
-                        yield batch
+                        yield _with_magnitudes(batch)
                         batch, nbytes = {}, info.nbytes
                     meter.starts(whole_name)
-                    batch[whole_name] = survey_stored(tensors_of_shards, info, model, threads)
+                    is_small = 0 < math.prod(info.shape) <= _MEASURED
+                    survey_one = _read_small if is_small else survey_stored
+                    batch[whole_name] = survey_one(tensors_of_shards, info, model, threads)
                     meter.finish(info.nbytes)
-                yield batch
+                yield _with_magnitudes(batch)
     meter.starts(None)
 
 
@@ -413,23 +462,50 @@ def survey_stored(
     threads: int,
 ) -> SurveyedTensor:
     """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
-    is_transposed = model.is_in_out(info.name)
-
-    def pieces() -> Iterator[NDArray[Any]]:
-        for piece in _pieces(tensors, info, model):
-            yield piece.swapaxes(-1, -2) if is_transposed else piece
-
+    pieces = partial(_pieces, tensors, info, model)
     small = None if info.nbytes > _BYTES else [*pieces()]
-    counts: Any
-    if small is not None and len(small) == 1:
-        counts = survey(small[0], threads=threads)
-    else:
-        counts = sum(survey(piece, threads=threads) for piece in small or pieces())
-        counts = counts or survey(np.zeros(0, np.float32))  # without a piece
-    return SurveyedTensor(info, counts, pieces if small is None else lambda: small)
+    counts: Any = sum(survey(piece, threads=threads) for piece in small or pieces())
+    counts = counts or survey(np.zeros(0, np.float32))  # without a piece
+    magnitudes = MagnitudeCounts.of(counts)
+    return SurveyedTensor(
+        info, magnitudes, None, counts, pieces if small is None else lambda: small
+    )
+
+
+def _read_small(tensors: StoredTensors, info: TensorInfo, model: Model, _threads: int) -> _Small:
+    """Read a tensor of few elements, which is one piece."""
+    if len(info.shape) == MATRIX:
+        piece = tensors.box(info.name, [(0, count) for count in info.shape])
+        return info, piece.swapaxes(-1, -2) if model.is_in_out(info.name) else piece
+    (piece,) = _pieces(tensors, info, model)
+    return info, piece
+
+
+def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, SurveyedTensor]:
+    """Survey the small tensors of a batch, those of a dtype and a size together."""
+    surveyed: dict[str, Any] = dict(batch)
+    groups: dict[Any, list[tuple[str, _Small]]] = {}
+    for name, row in batch.items():
+        if not isinstance(row, SurveyedTensor):
+            groups.setdefault((row[1].dtype, row[1].size), []).append((name, row))
+    for rows in groups.values():
+        elements = np.stack([array.reshape(-1) for _, (_, array) in rows])
+        for (name, small), found in zip(rows, survey_rows(elements), strict=True):
+            info, array = small
+            pieces = partial(tuple, (array,))
+            surveyed[name] = SurveyedTensor(info, MagnitudeCounts(*found), array, None, pieces)
+    return surveyed
 
 
 def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
+    """Read a tensor in pieces, with its inputs along the rows."""
+    for piece in _stored_pieces(tensors, info, model):
+        yield piece.swapaxes(-1, -2) if model.is_in_out(info.name) else piece
+
+
+def _stored_pieces(
+    tensors: StoredTensors, info: TensorInfo, model: Model
+) -> Iterator[NDArray[Any]]:
     """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room."""
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
@@ -556,26 +632,9 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _row(name: str, tensor: SurveyedTensor, predictions: Mapping[str, Prediction]) -> TensorSurvey:
-    info, counts = tensor.info, tensor.counts
-    return TensorSurvey(
-        name,
-        info.shape,
-        info.label,
-        counts.count,
-        counts.zeros,
-        counts.infinities,
-        counts.nans,
-        counts.amax,
-        counts.amin_nonzero,
-        exponents_of(counts),
-        predictions,
-    )
-
-
-def exponents_of(counts: Survey) -> dict[int, int]:
-    """Return how many elements have each exponent."""
-    exponents, elements, _ = counts.binades
-    return dict(zip(exponents.tolist(), elements.tolist(), strict=True))
+    info = tensor.info
+    count = math.prod(info.shape)
+    return TensorSurvey(name, info.shape, info.label, count, *tensor.magnitudes, predictions)
 
 
 def _severity(tensor: TensorSurvey, target: str) -> float:

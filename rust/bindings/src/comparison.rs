@@ -125,6 +125,20 @@ pub(crate) fn compare(
     Ok(Comparison::new(core))
 }
 
+/// Return the ratio of signal to noise, in decibels, of each array of a stack and the one of another stack.
+#[pyfunction]
+pub(crate) fn compare_stacks(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    y: &Bound<'_, PyAny>,
+) -> PyResult<Vec<f64>> {
+    let pair = Pair::from_arguments([x, y], None)?;
+    let (shape, [first, second], _) = pair.operands();
+    // SAFETY: numpy vouched for both (see `crate::array`), which are of this shape; `pair` keeps them alive.
+    let call = move || unsafe { core::ratios(shape, [first.source(), second.source()]) };
+    Ok(release(py, pair.bytes(), call))
+}
+
 /// Tell whether two arrays of one shape have one format and the same bits.
 #[pyfunction]
 #[pyo3(signature = (x, y, *, threads=None))]

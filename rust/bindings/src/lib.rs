@@ -66,7 +66,7 @@ mod _core {
     #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
-    use super::comparison::{Comparison, compare, have_same_bits};
+    use super::comparison::{Comparison, compare, compare_stacks, have_same_bits};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]
@@ -105,7 +105,7 @@ mod _core {
         set_num_threads,
     };
     #[pymodule_export]
-    use super::survey::{SurveyTables, restore_survey, sum_surveys, survey_array};
+    use super::survey::{SurveyTables, restore_survey, sum_surveys, survey_array, survey_rows};
     #[pymodule_export]
     use super::unscale::{arrays_finite, unscale_arrays};
 

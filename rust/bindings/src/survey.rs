@@ -5,8 +5,9 @@ use castwise_core::format::Kind;
 use castwise_core::survey::{self as core, BlockRow, BlockTable, Blocks, Cell, FewMagnitudes};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use crate::array::{Array, array_of};
+use crate::array::{Array, array_of, shown};
 use crate::error::to_python;
 use crate::numpy::PyUntypedArray;
 use crate::runtime::{parse_threads, release};
@@ -20,6 +21,9 @@ type SavedRow = (i16, i128, Vec<SavedCell>);
 /// Everything that a survey counted.
 type State =
     ([i128; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, i128)>, Option<Vec<(f64, i128)>>, Vec<Vec<SavedRow>>);
+
+/// Zeros, infinities and NaN of an array, its largest and its smallest magnitude, and how many elements have each exponent.
+type Magnitudes<'py> = (u64, u64, u64, f64, f64, Bound<'py, PyDict>);
 
 type Column<'py> = Bound<'py, PyUntypedArray>;
 
@@ -226,6 +230,37 @@ pub(crate) fn survey_array(
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<SurveyTables> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let x = real_array(x)?;
+    let (shape, place) = (x.shape(), x.place());
+    let call = move || {
+        // SAFETY: numpy vouched for the memory (see `crate::array`), and the caller keeps the array alive.
+        unsafe { core::survey(shape, place.source(), threads) }
+    };
+    Ok(SurveyTables { core: release(py, x.bytes(), call) })
+}
+
+/// Find the magnitudes of each row of a matrix.
+#[pyfunction]
+pub(crate) fn survey_rows<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Vec<Magnitudes<'py>>> {
+    let x = real_array(x)?;
+    let Ok(shape) = <[usize; 2]>::try_from(x.shape()) else {
+        return Err(PyValueError::new_err(format!("x has shape {}; give a matrix.", shown(x.shape()))));
+    };
+    let place = x.place();
+    // SAFETY: as for `survey_array`.
+    let call = move || unsafe { core::magnitudes(shape, place.source()) };
+    let rows = release(py, x.bytes(), call).into_iter().map(|row| {
+        let exponents = PyDict::new(py);
+        for (exponent, cell) in row.binades.iter() {
+            exponents.set_item(exponent, cell.count)?;
+        }
+        Ok((row.zeros, row.infinities, row.nans, row.largest, row.smallest, exponents))
+    });
+    rows.collect()
+}
+
+/// Reads an array of real numbers.
+fn real_array<'py>(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     let x = Array::from_argument("x", x)?;
     if matches!(x.format.kind(), Kind::Complex { .. }) {
         return Err(PyTypeError::new_err(format!(
@@ -233,10 +268,5 @@ pub(crate) fn survey_array(
             x.format.name()
         )));
     }
-    let (shape, place) = (x.shape(), x.place());
-    let call = move || {
-        // SAFETY: numpy vouched for the memory (see `crate::array`), and the caller keeps the array alive.
-        unsafe { core::survey(shape, place.source(), threads) }
-    };
-    Ok(SurveyTables { core: release(py, x.bytes(), call) })
+    Ok(x)
 }

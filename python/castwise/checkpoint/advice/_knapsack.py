@@ -161,21 +161,19 @@ class _MarginSearch:
             for number in self._order
         ]
         self._lightest_after = [*accumulate(reversed(lightest), initial=0.0)][::-1]
-        self._nodes = 0
+        self._nodes = 1
 
     def finish(self) -> Solution:
         """Return the best solution, with the gap that is left."""
-        is_whole = len(self._order) <= _DEPTH and self._descend(0, 0.0, self._weight)
+        is_whole = len(self._order) <= _DEPTH and (
+            self._weight + self._lightest_after[0] > self._limit
+            or self._descend(0, 0.0, self._weight)
+        )
         gap = 0.0 if is_whole else max(self._best.cost - self._least_cost, 0.0)
         return Solution(self._best.indices, self._best.cost, self._best.weight, gap)
 
     def _descend(self, place: int, reduced_cost: float, weight: float) -> bool:
         """Try all options of the groups from a place on; False if there are too many."""
-        self._nodes += 1
-        if self._nodes > _NODES:
-            return False
-        if weight + self._lightest_after[place] > self._limit:
-            return True
         if place == len(self._order):
             # The exact sum takes long: only where that of reduced costs may be less.
             about = self._least_cost + reduced_cost + self._slope * (self._limit - weight)
@@ -183,12 +181,18 @@ class _MarginSearch:
                 self._keep(weight)
             return True
         number = self._order[place]
+        base, lightest = self._least_cost + reduced_cost, self._lightest_after[place + 1]
         for more, index in self._candidates[number]:
-            if self._least_cost + reduced_cost + more >= self._best.cost * (1 - _ROUNDING):
+            if base + more >= self._best.cost * (1 - _ROUNDING):
                 break
             self._indices[number] = index
-            option = self._groups[number][index]
-            if not self._descend(place + 1, reduced_cost + more, weight + option.weight):
+            self._nodes += 1
+            if self._nodes > _NODES:
+                return False
+            heavier = weight + self._groups[number][index].weight
+            # Options that are too heavy are seen here, before a call.
+            fits = heavier + lightest <= self._limit
+            if fits and not self._descend(place + 1, reduced_cost + more, heavier):
                 return False
         return True
 

@@ -14,7 +14,7 @@ from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.results.report import Progress
-from castwise.checkpoint.surveying import Predictor, exponents_of, survey_tensors
+from castwise.checkpoint.surveying import Predictor, survey_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def survey_weights(
         errors: dict[str, dict[str, float]] = {name: {KEEP: 0.0} for name in batch}
         groups: dict[tuple[str, ...], list[str]] = {}  # by what they may become
         for name, tensor in batch.items():
-            counts = tensor.counts
+            counts = tensor.magnitudes
             if counts.infinities or counts.nans:
                 raise CheckpointError(
                     f"tensor {name!r} has {counts.infinities:,} infinite and {counts.nans:,} NaN "
@@ -63,5 +63,5 @@ def survey_weights(
                     errors[name][target] = 0.0 if is_nothing else 10.0 ** (-decibels / 10)
         # A survey takes as much memory as a small weight, so none is kept.
         for name, tensor in batch.items():
-            result[name] = Surveyed(errors[name], exponents_of(tensor.counts))
+            result[name] = Surveyed(errors[name], tensor.magnitudes.exponents)
     return result

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -199,12 +199,15 @@ def advise(
         weights |= dict.fromkeys(_ignored_weights(ignore, candidates), 0.0)
         weight_groups = _groups(groups, candidates)
         surveys = survey_weights(checkpoint, candidates, scales, workers, progress)
+        exponents = [_sum_exponents(names, surveys) for names in weight_groups]
         size = _Size.of(checkpoint, candidates)
         statement_sizes = _StatementSizes(checkpoint, candidates, workers)
 
         def best_of(rows: Candidates) -> Advice:
             problems = [
-                _Problem(alternative, weight_groups, surveys, weights, (size, limit))
+                _Problem(
+                    alternative, weight_groups, surveys, weights, (size, limit), exponents=exponents
+                )
                 for alternative in rows.alternatives()
             ]
             problems.sort(key=_Problem.least_bytes)
@@ -567,11 +570,16 @@ class _StatementSizes:
     def __init__(self, checkpoint: Checkpoint, candidates: Candidates, threads: int) -> None:
         self._checkpoint, self._candidates, self._threads = checkpoint, candidates, threads
         self._count_bytes: Callable[[Mapping[str, str]], int] | None = None
+        self._known: dict[frozenset[tuple[str, str]], int] = {}
 
     def nbytes(self, advice: Advice) -> int:
         """Return the bytes for the choices of advice."""
         if not advice.quantizes:
             return 0
+        # Weights of a group have its choice, and choices within other limits are often the same.
+        key = frozenset((choice.tensors[0], choice.target) for choice in advice.choices)
+        if key in self._known:
+            return self._known[key]
         schemes = {
             name: choice.target
             for choice in advice.choices
@@ -582,7 +590,17 @@ class _StatementSizes:
             encode = plain_encode(self._candidates.recipe, self._threads)
             is_file = not self._checkpoint.is_folder
             self._count_bytes = statement_sizes(self._checkpoint, encode, is_file=is_file)
-        return self._count_bytes(schemes)
+        self._known[key] = self._count_bytes(schemes)
+        return self._known[key]
+
+
+def _sum_exponents(names: Sequence[str], surveys: Mapping[str, Surveyed]) -> dict[int, int]:
+    """Return how many elements of some weights have each exponent."""
+    counts: dict[int, int] = defaultdict(int)
+    for name in names:
+        for exponent, count in surveys[name].exponents.items():
+            counts[exponent] += count
+    return dict(sorted(counts.items()))
 
 
 class _Problem:
@@ -595,19 +613,17 @@ class _Problem:
         surveys: Mapping[str, Surveyed],
         importance: Mapping[str, float],
         limits: tuple[_Size, _Limit],
+        *,
+        exponents: Sequence[dict[int, int]],  # of each group
     ) -> None:
         self._candidates, self._groups = candidates, groups
         self._size, self._limit = limits
         self._surveys = surveys
         self._total = sum(importance.values()) or 1.0
         self._options: list[list[Alternative]] = []
-        self._exponents: list[dict[int, int]] = []
+        self._exponents = exponents
         for names in groups:
             rows = [surveys[name] for name in names]
-            counts = Counter(rows[0].exponents)
-            for row in rows[1:]:
-                counts.update(row.exponents)
-            self._exponents.append(dict(sorted(counts.items())))
             sizes = [candidates.nbytes[name] for name in names]
             weights = [importance[name] for name in names]
             shared_targets = {*sizes[0]}.intersection(*sizes[1:])

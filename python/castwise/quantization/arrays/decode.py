@@ -69,7 +69,7 @@ def decode_array(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
-    if not is_at_once(q):
+    if not _STEPS.isdisjoint(q.extras):
         by = _in_steps if q.global_scale is None or q.global_scale.size <= 1 else _by_matrices
         return by(q, out, arithmetic=arithmetic, threads=threads)
     views = views_of(q)
@@ -283,6 +283,8 @@ def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) 
         # The product of both scales is formed in the target's dtype.
         block_scale = _core.cast(scale, np.float32)
         global_scale = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
+        if global_scale.size > 1:  # of each matrix
+            global_scale = global_scale.reshape(*scale.shape[:-2], 1, 1)
         with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
             scale = _core.cast(block_scale * global_scale, dtype)
     return scale
@@ -313,7 +315,8 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     elif scheme.unit != 1:
         options["global_scale"] = np.array(scheme.unit, np.float32)
     elif q.global_scale is not None and not inner:
-        level = np.asarray(q.global_scale, np.float32).reshape(())
+        level = np.asarray(q.global_scale, np.float32)
+        level = level.reshape(() if level.size == 1 else views.core_shape[:-2])
         if storage.global_unit != 1:
             level = np.asarray(level / np.float32(storage.global_unit))
         options |= {"global_scale": level, "global_use": storage.global_use}

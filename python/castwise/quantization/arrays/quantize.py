@@ -191,6 +191,37 @@ def quantize_slab(
     return _encode(x, _known_plan(*request), amax, threads, importance)
 
 
+def quantize_each(
+    x: Array, scheme: str, *, recipe: str | None, scales: str = "amax", threads: int | None = None
+) -> QuantizedArray | None:
+    """Quantize each matrix of a stack alone by a scheme with a scale of the whole, in one call.
+
+    Returns None where the core takes one matrix at a time.
+    """
+    rest = (None, None, "raise", scales, 0)
+    plan = _known_plan(scheme, recipe, None, -1, x.shape, x.dtype, True, *rest)
+    if plan.bias:
+        return None
+    options, levels = plan.options, None
+    if plan.scheme.global_scale:
+        rows = [_with_amax(plan, options, matrix, matrix, None) for matrix in x]
+        levels = np.array([level for _, level in rows], np.float32)
+        options = {**rows[0][0], "global_scale": levels, "amax": None}
+    data, scale, _ = _allocate_parts(plan)
+    weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
+    core_scale = np.zeros(plan.grid, plan.dtype)
+    try:
+        _core.encode_blocks(weight, codes, core_scale, **options, threads=threads)
+    except ValueError:  # an arithmetic that needs the largest magnitude, or what each alone names
+        return None
+    if plan.block == (0, 0):
+        return _result(plan, data, core_scale)
+    if plan.block != plan.views.block:
+        return None
+    plan.views.to_stored(core_scale, scale)
+    return _result(plan, data, scale, levels)
+
+
 def _read_importance(importance: ArrayLike) -> Array:
     """Read numbers that weight errors as float32; refuse other ones than floats, and only zeros."""
     array = read_array("importance", importance)
@@ -488,16 +519,9 @@ def core_encoding(
     if not _lies_alike(plan, views_of(q)):
         return False
     if x.size <= _SMALL:
-        reencoding = _encode(x, plan, amax, 1)
-        return all(
-            (one is None and other is None)
-            or (one is not None and other is not None and _have_same_bits(one, other))
-            for one, other in (
-                (reencoding.data, q.data),
-                (reencoding.scale, q.scale),
-                (reencoding.global_scale, q.global_scale),
-            )
-        )
+        parts = _encoded_parts(x, plan, amax)
+        stored = (q.data, q.scale) if q.global_scale is None else (q.data, q.scale, q.global_scale)
+        return len(parts) == len(stored) and all(map(_have_same_bits, parts, stored))
     scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
     # Where scales are rounded before they multiply, the core does not see those that are stored.
     is_seen = not plan.views.storage.inner
@@ -511,8 +535,17 @@ def core_encoding(
 
 
 def _have_same_bits(one: Array, other: Array) -> bool:
-    """Return True if two arrays of perhaps other shapes have the same elements."""
-    return one.size == other.size and _core.have_same_bits(one.reshape(-1), other.reshape(-1))
+    """Return True if two small arrays of perhaps other shapes have the same elements."""
+    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def _encoded_parts(x: Array, plan: _Plan, amax: float | None) -> Sequence[Array]:
+    """Return codes, scales, and the global scale if there is one, of a small matrix."""
+    for known_encoder in plan.encoders if amax is None else ():
+        if (arrays := known_encoder.encode(x, 1)) is not None:
+            return arrays
+    q = _encode(x, plan, amax, 1)
+    return (q.data, q.scale) if q.global_scale is None else (q.data, q.scale, q.global_scale)
 
 
 @lru_cache(1 << 10)

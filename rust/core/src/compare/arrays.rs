@@ -36,6 +36,14 @@ pub(super) enum Asked {
     Differences,
     /// Differences, and losses too.
     Losses,
+    /// Of the losses what the ratio of signal to noise needs, and no differences.
+    Ratio,
+}
+
+impl Asked {
+    pub(super) fn measures(self) -> bool {
+        matches!(self, Self::Losses | Self::Ratio)
+    }
 }
 
 /// The elements of a tile in both arrays, side by side and in native byte order, and their flat indices.
@@ -303,7 +311,7 @@ impl Comparing {
                 self.values[side].read(self.level, codes[side], &mut values[..length], &mut rests[..length]);
             }
             let words = &mut room.codes[side].0[..most];
-            if *kind == Codes::Same {
+            if *kind == Codes::Same && self.asked != Asked::Ratio {
                 // SAFETY: the caller's promise; there are so many codes of this size.
                 unsafe { widen(codes[side], components[side].item_size(), &mut words[..length]) };
             }
@@ -387,7 +395,7 @@ impl Comparing {
                 return;
             }
             Asked::Differences if is_same => return,
-            Asked::Differences | Asked::Losses => {}
+            Asked::Differences | Asked::Losses | Asked::Ratio => {}
         }
         let Some(singles) = &self.singles else {
             // SAFETY: the caller's promise.
@@ -398,7 +406,7 @@ impl Comparing {
             // Of equal relative errors that with the smallest index is looked for, in each tile.
             columns.begin();
         }
-        let losses = (self.asked == Asked::Losses).then(|| &mut **outcome.losses.get_or_insert_default());
+        let losses = self.asked.measures().then(|| &mut **outcome.losses.get_or_insert_default());
         // SAFETY: the caller's promise.
         unsafe {
             let size = (tile.count, is_same);
@@ -442,7 +450,7 @@ impl Comparing {
             let codes = [0, 1].map(|side| tile.codes[side].wrapping_add(start * sizes[side]));
             // SAFETY: the caller's promise, for these elements.
             unsafe { self.read(codes, count, room) };
-            if !is_same {
+            if !is_same && self.asked != Asked::Ratio {
                 self.add_differences(tile, (start, count), room, outcome);
             }
             if self.common.is_complex() && self.asked == Asked::Losses && !is_same {
@@ -459,21 +467,23 @@ impl Comparing {
                     raise(&mut losses.largest_relative, first.map(|first| (most, first)));
                 }
             }
-            if self.asked == Asked::Losses {
+            if self.asked.measures() {
                 let losses = outcome.losses.get_or_insert_default();
                 let parts = if self.common.is_complex() { 2 } else { 1 };
                 let Room { values, rests, losses: columns, .. } = &mut *room;
                 let [before, after] = [0, 1].map(|side| &values[side].0[..count * parts]);
                 let rests = self.has_rests.then(|| [0, 1].map(|side| &rests[side].0[..count * parts]));
                 let most = match losses.largest_relative {
+                    _ if self.asked == Asked::Ratio => f64::MAX,
                     _ if parts == 2 => losses.report.max_rel_error,
                     known => known.map_or(0.0, |known| known.0),
                 };
                 // Of equal ones the first, which in order is the one that is known.
                 let known = if tile.is_in_order { most } else { most.next_down().max(0.0) };
-                let loss_tile = LossTile { before, after, rests, known };
+                let counts = self.asked == Asked::Losses;
+                let loss_tile = LossTile { before, after, rests, known, counts };
                 let (is_lost, relative) = losses::add(self.level, &loss_tile, columns, losses);
-                if let Some(most) = relative.filter(|_| parts == 1) {
+                if let Some(most) = relative.filter(|_| parts == 1 && counts) {
                     let first = tile.first_index(|place| {
                         place
                             .checked_sub(start)
@@ -481,7 +491,7 @@ impl Comparing {
                     });
                     raise(&mut losses.largest_relative, first.map(|first| (most, first)));
                 }
-                if is_lost && !(tile.is_in_order && losses.first_lost.is_some()) {
+                if is_lost && counts && !(tile.is_in_order && losses.first_lost.is_some()) {
                     let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
                     let first = tile.first_index(|place| {
                         place.checked_sub(start).is_some_and(|place| {

@@ -24,6 +24,8 @@ struct Counters<'a, const FUSED: bool, const RESTS: bool> {
     quotients: &'a mut [f64],
     /// The largest of these before.
     known: f64,
+    /// Whether elements are counted, and the extremes found, beside what is summed.
+    counts: bool,
     losses: &'a mut Losses,
 }
 
@@ -58,12 +60,13 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
 
     #[inline(always)]
     fn run(self) -> Largest {
-        let Self { before, after, rests: [r, s], roots, errors, quotients, known, losses } = self;
+        let Self { before, after, rests: [r, s], roots, errors, quotients, known, counts, losses } = self;
         let rest = |(r, s): (&f64, &f64)| if RESTS { s - r } else { 0.0 };
         let report = &mut losses.report;
         let (mut exact, mut zeroed, mut nan, mut nan_after, mut infinite, mut zeros) = (0, 0, 0, 0, 0, 0);
-        let (mut lost, mut finite, mut equal) = (0, 0, 0);
-        for ((&x, &y), rests) in before.iter().zip(after).zip(r.iter().zip(s)) {
+        let (mut finite, mut equal) = (0, 0);
+        let counted = if counts { before } else { &[] };
+        for ((&x, &y), rests) in counted.iter().zip(after).zip(r.iter().zip(s)) {
             let is_equal = (x == y) & (rest(rests) == 0.0);
             let (from, to) = (bits(x), bits(y));
             let is_finite = (from < INFINITY) & (to < INFINITY);
@@ -73,11 +76,10 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
             nan_after += u64::from(to > INFINITY);
             infinite += u64::from(from == INFINITY);
             zeros += u64::from(from == 0);
-            lost += u64::from((from < INFINITY) & (to >= INFINITY));
             finite += u64::from(is_finite);
             equal += u64::from(is_finite & is_equal);
         }
-        let (mut root_largest, mut error_largest, mut overflows) = (0, 0, 0);
+        let (mut root_largest, mut error_largest, mut overflows, mut lost) = (0, 0, 0, 0);
         let mut excess = 0;
         let columns = before.iter().zip(after).zip(r.iter().zip(s)).zip(&mut *roots).zip(&mut *errors);
         for ((((&x, &y), rests), root), error) in columns {
@@ -86,6 +88,7 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
             // Of finite numbers: their difference may be beyond float64.
             let is_summed = is_finite & (bits(difference) < INFINITY);
             overflows |= u64::from(is_finite & !is_summed);
+            lost += u64::from((bits(x) < INFINITY) & (bits(y) >= INFINITY));
             *root = if is_finite { x } else { 0.0 };
             *error = if is_summed { difference } else { 0.0 };
             root_largest = bits(*root).max(root_largest);
@@ -113,12 +116,12 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
             quotient_largest = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
         }
         // Less one, zero wraps to the largest number; less infinity, finite ones are above all others.
-        let less = |less: i64| before.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
+        let less = |less: i64| counted.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
         let smallest = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
         let largest = less(INFINITY).fold(0, |most, x| x.max(most)).wrapping_add(INFINITY as u64) as i64;
         losses.finite += finite;
         losses.finite_equal += equal;
-        report.count += before.len() as u64;
+        report.count += counted.len() as u64;
         report.exact += exact;
         report.overflowed += lost;
         report.underflowed += zeroed;
@@ -157,6 +160,8 @@ pub(super) struct LossTile<'a> {
     pub(super) rests: Option<[&'a [f64]; 2]>,
     /// The largest relative error before.
     pub(super) known: f64,
+    /// Whether elements are counted, too.
+    pub(super) counts: bool,
 }
 
 /// Adds a tile to the losses. Returns whether a value is finite in the first array only, and the largest relative error, if
@@ -189,7 +194,7 @@ fn count_losses<const FUSED: bool, const RESTS: bool>(
     room: &mut Room,
     losses: &mut Losses,
 ) -> Largest {
-    let &LossTile { before, after, rests, known } = tile;
+    let &LossTile { before, after, rests, known, counts } = tile;
     let count = before.len();
     level.run(Counters::<FUSED, RESTS> {
         before,
@@ -199,6 +204,7 @@ fn count_losses<const FUSED: bool, const RESTS: bool>(
         errors: &mut room.errors.0[..count],
         quotients: &mut room.quotients.0[..count],
         known,
+        counts,
         losses,
     })
 }

@@ -14,6 +14,7 @@ pub(crate) use arrays::Buffers;
 pub use outcome::{Comparison, Losses};
 
 use crate::cpu::{DefaultEnvironment, Level};
+use crate::exec::buffers::with_buffers;
 use crate::exec::pass;
 use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SOURCE, TARGET, blocks};
@@ -51,6 +52,35 @@ pub unsafe fn have_same_bits(shape: &[usize], first: Source<'_>, second: Source<
         && unsafe { run(shape, [first, second], Asked::SameBits, threads) }.different == 0
 }
 
+/// Returns the ratio of signal to noise, in decibels, of each array of a stack, which the first axis counts, and the one of
+/// another stack: that of [`compare`] with its losses.
+///
+/// # Safety
+/// As for [`compare`].
+#[must_use]
+pub unsafe fn ratios(shape: &[usize], stacks: [Source<'_>; 2]) -> Vec<f64> {
+    let formats = stacks.each_ref().map(|stack| stack.format);
+    let [count, shape @ ..] = shape else { return Vec::new() };
+    with_buffers(|buffers: &mut Buffers| {
+        let mut steps = Steps::new(formats, Asked::Ratio);
+        let ratio = |index| {
+            buffers.begin();
+            steps.comparison = Comparison::default();
+            // SAFETY: the caller's promise, for one array of each stack.
+            unsafe { steps.add(shape, stacks.map(|stack| part(stack, index)), 0, buffers) };
+            let losses = steps.comparison.losses.as_deref();
+            losses.map_or(f64::NAN, |losses| losses.report.sqnr_db())
+        };
+        (0..*count).map(ratio).collect()
+    })
+}
+
+/// Returns an array of a stack.
+fn part(stack: Source<'_>, index: usize) -> Source<'_> {
+    let offset = stack.strides[0] * index as isize;
+    Source { pointer: stack.pointer.wrapping_offset(offset), strides: &stack.strides[1..], ..stack }
+}
+
 /// # Safety
 /// As for [`compare`].
 unsafe fn run(shape: &[usize], arrays: [Source<'_>; 2], asked: Asked, threads: usize) -> Comparison {
@@ -79,7 +109,7 @@ impl Steps {
 
     fn new(formats: [Format; 2], asked: Asked) -> Self {
         let comparing = Comparing::new(Level::active(), Common::of(formats[0], formats[1]), asked);
-        let losses = (asked == Asked::Losses).then(Box::default);
+        let losses = asked.measures().then(Box::default);
         Self { comparing, comparison: Comparison { losses, ..Comparison::default() } }
     }
 

@@ -134,6 +134,24 @@ impl SurveyedArray {
         Positions { count, grain: 1, bytes, turn: None }
     }
 
+    /// Reads at most a piece of a row of a matrix.
+    ///
+    /// # Safety
+    /// Its elements are readable.
+    pub(super) unsafe fn read<'a>(&self, row: usize, start: usize, buffers: &'a mut Buffers) -> &'a [f64] {
+        let Buffers { room, values, rests, .. } = buffers;
+        let count = PIECE.min(self.columns.0 - start);
+        let offset = row as isize * self.rows.1 + start as isize * self.columns.1;
+        let run = Run::row([offset; OPERANDS], [self.columns.1; OPERANDS], count);
+        let (values, rests) = (&mut values.0[..count], &mut rests.0[..count]);
+        // SAFETY: the caller's promise; the room has 8 bytes for each element of a piece.
+        unsafe {
+            let codes = self.operand.read(self.level, Gaps::Leave, &[run], room.0.as_mut_ptr().cast());
+            self.values.read(self.level, codes, values, rests);
+        }
+        values
+    }
+
     fn position(&self, index: usize) -> Position {
         let (rest, part) = (index / self.parts(), index % self.parts());
         Position { matrix: rest / self.bands(), band: rest % self.bands(), part }

@@ -137,7 +137,12 @@ impl PackedTable {
     /// Moves all counts to a table.
     pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
         self.widen();
-        table.merge(&std::mem::take(&mut self.wide));
+        let wide = std::mem::take(&mut self.wide);
+        if table.rows.is_empty() {
+            *table = wide;
+        } else {
+            table.merge(&wide);
+        }
     }
 }
 

@@ -1,0 +1,89 @@
+//! The magnitudes of small arrays without their blocks, of which a survey takes longer than of a thousand elements.
+
+#![deny(unsafe_code)]
+
+use super::outcome::Cell;
+use super::sorted_map::SortedMap;
+use super::tables::{FIELDS, FRACTION, LOWEST};
+
+/// What [`super::Survey`] counts of an array, of the same meaning.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Magnitudes {
+    /// Zeros of both signs.
+    pub zeros: u64,
+    /// Infinities of both signs.
+    pub infinities: u64,
+    /// NaN.
+    pub nans: u64,
+    /// The largest finite magnitude; 0 without.
+    pub largest: f64,
+    /// The smallest magnitude that is not zero; 0 without.
+    pub smallest: f64,
+    /// Finite elements, not zero, by exponent; without squares.
+    pub binades: SortedMap<i16, Cell>,
+}
+
+const INFINITY: u64 = f64::INFINITY.to_bits();
+
+/// Counts the elements of an array, which come in pieces.
+pub(super) struct Counter {
+    /// By the field of the exponent.
+    counts: [u64; FIELDS],
+    largest: u64,
+    /// The smallest magnitude less one: zero wraps to the largest number.
+    below: u64,
+    magnitudes: Magnitudes,
+}
+
+impl Counter {
+    pub(super) fn new() -> Self {
+        Self { counts: [0; FIELDS], largest: 0, below: u64::MAX, magnitudes: Magnitudes::default() }
+    }
+
+    pub(super) fn add(&mut self, values: &[f64]) {
+        let Self { counts, largest, below, magnitudes } = self;
+        let others = counts[0] + counts[FIELDS - 1];
+        let (mut most, mut least) = (*largest, *below);
+        for value in values {
+            let bits = value.abs().to_bits();
+            counts[(bits >> FRACTION) as usize % FIELDS] += 1;
+            most = if bits < INFINITY { bits.max(most) } else { most };
+            least = bits.wrapping_sub(1).min(least);
+        }
+        (*largest, *below) = (most, least);
+        if counts[0] + counts[FIELDS - 1] > others {
+            magnitudes.add_others(values);
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Magnitudes {
+        let smallest = self.below.wrapping_add(1);
+        self.magnitudes.largest = f64::from_bits(self.largest);
+        self.magnitudes.smallest = if smallest < INFINITY { f64::from_bits(smallest) } else { 0.0 };
+        for (field, &count) in self.counts[..FIELDS - 1].iter().enumerate().skip(1) {
+            if count > 0 {
+                self.magnitudes.binades.entry(field as i16 + LOWEST).count = count;
+            }
+        }
+        self.magnitudes
+    }
+}
+
+impl Magnitudes {
+    /// Adds elements that are zero, subnormal, infinite or NaN.
+    #[cold]
+    fn add_others(&mut self, values: &[f64]) {
+        for bits in values.iter().map(|value| value.abs().to_bits()) {
+            match bits {
+                0 => self.zeros += 1,
+                INFINITY => self.infinities += 1,
+                _ if bits > INFINITY => self.nans += 1,
+                _ if bits >> FRACTION == 0 => {
+                    let exponent = bits.ilog2() as i16 + LOWEST + 1 - FRACTION as i16;
+                    self.binades.entry(exponent).count += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+}
