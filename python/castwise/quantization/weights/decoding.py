@@ -165,6 +165,9 @@ class Decoding(NamedTuple):
     # Decodes a slab, in the place of `rows`, where another package knows the codes, or where
     # factors beside them multiply what they are: to float32, and to float64 for "exact"
     values: Callable[[Slab], NDArray[Any]] | None = None
+    # The plan of the first weight that differs from this one in names alone, where stored parts
+    # alone tell how they are decoded; None if that is not known
+    similar: Decoding | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
@@ -219,6 +222,7 @@ class Decodings:
         plan = _plan_array(case, recipe, rule(case), arithmetic, axis)
         # Other rules look at tensors beside the weight, or at what is in some of its parts.
         if rule is usual and _OF_NUMBERS.issuperset(weight.parts.values()) and self._is_plain(plan):
+            plan = plan._replace(similar=plan)
             self._plans[kind] = weight, plan
         return plan
 
@@ -255,7 +259,39 @@ class Decodings:
             [names[name] for name in plan.parts],
             partial(_rows, q),
             q,
+            similar=plan.similar,
         )
+
+
+def part_names(q: Any) -> list[str]:  # noqa: ANN401  (its parts are lazy)
+    """Name the stored parts of an array without extras, as `stack_of` takes their stacks."""
+    return [part.name for key in _PARTS if (part := getattr(q, key)) is not None]
+
+
+def stack_of(q: Any, stacks: Sequence[NDArray[Any]]) -> QuantizedArray:  # noqa: ANN401
+    """Return matrices that are similar to one as a stack; `stacks` has their parts."""
+    count = len(stacks[0])
+    keys = [key for key in _PARTS if getattr(q, key) is not None]
+    parts = {
+        key: stack.reshape(count, *getattr(q, key).shape)
+        for key, stack in zip(keys, stacks, strict=True)
+    }
+    array: QuantizedArray = q._with(**parts, shape=(count, *q.shape))
+    return array
+
+
+def can_be_stacked(q: Any) -> bool:  # noqa: ANN401
+    """Return True for a matrix whose parts lie in a stack as they lie by themselves."""
+    if q is None or q.axis >= 0 or len(q.shape) != MATRIX:
+        return False
+    count = 2
+    views = views_of(q._with(shape=(count, *q.shape)))
+    shapes = {"data": views.data_shape, "scale": views.scale_shape, "zero_point": views.zero_shape}
+    return all(
+        shape == (count, *part.shape)
+        for key, shape in shapes.items()
+        if (part := getattr(q, key)) is not None
+    )
 
 
 def _rule_of(case: StoredWeight) -> tuple[str, Rule]:
