@@ -61,10 +61,9 @@ class WeightStack(NamedTuple):
     """Weights that differ in names and places alone: many small ones are made at once."""
 
     elements: int  # of each weight
-    tensor_count: int  # what each becomes
     # Reads and derives weights, given the `WeightJob.member` of each. Returns an array for each
-    # tensor that one becomes, with the weights along its first axis, and what each lost; None if
-    # each is to be made by itself, as one is refused or has a finding.
+    # of its `names`, with the weights along its first axis, and what each weight lost; None if each
+    # is to be made by itself, as one is refused or has a finding.
     make: Callable[[Sequence[Any]], tuple[Sequence[NDArray[Any]], Sequence[Report | None]] | None]
 
 
@@ -76,7 +75,8 @@ class WeightJob:
     # Lists the slabs that make tensors of these names, in a format if it is not their own
     slabs: Callable[[Collection[str], str | None], Iterable[WeightSlab]]
     stack: WeightStack | None = None  # what makes it with others; None if nothing does
-    member: Any = None  # what that takes of it
+    member: Any = None  # what that takes of it, and the tensors that it becomes, in that order
+    names: Sequence[str] = ()
 
     @classmethod
     def of_one(cls, name: str, slabs: SingleSlabs) -> WeightJob:
@@ -304,7 +304,7 @@ class DerivedReader:
         stacks: dict[int, list[dict[str, int]]] = {}
         for job, places_of_job in jobs.items():
             stack = job.stack
-            if stack is None or len(places_of_job) < stack.tensor_count:
+            if stack is None or len(places_of_job) < len(job.names):
                 yield [places_of_job]
                 continue
             group = stacks.setdefault(id(stack), [])
@@ -324,10 +324,9 @@ class DerivedReader:
         if result is None:
             return None
         arrays, reports = result
-        names_of_jobs = [self._jobs[weight] for weight in weights]
         for index, array in enumerate(arrays):
             offsets = [
-                places[names[index]] for names, places in zip(names_of_jobs, jobs, strict=True)
+                places[weight.names[index]] for weight, places in zip(weights, jobs, strict=True)
             ]
             _write_neighbors(to_bytes(array), offsets, target)
         return reports

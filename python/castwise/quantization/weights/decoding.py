@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
-from castwise.quantization.arrays.conversion import zeros_of
+from castwise.quantization.arrays.conversion import of_shape, zeros_of
 from castwise.quantization.arrays.decode import added_to_zeros, check_steps
 from castwise.quantization.arrays.from_parts import recognized_parts
 from castwise.quantization.arrays.row_slices import row_step, rows_of
-from castwise.quantization.arrays.views import views_of
+from castwise.quantization.arrays.views import Views, views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
 from castwise.quantization.producers.geometry import (
@@ -282,15 +282,27 @@ def stack_of(q: Any, stacks: Sequence[NDArray[Any]]) -> QuantizedArray:  # noqa:
 
 def can_be_stacked(q: Any) -> bool:  # noqa: ANN401
     """Return True for a matrix whose parts lie in a stack as they lie by themselves."""
-    if q is None or q.axis >= 0 or len(q.shape) != MATRIX:
+    if q is None or not is_stacked_alike(views_of(q)):
         return False
-    count = 2
-    views = views_of(q._with(shape=(count, *q.shape)))
+    # Parts may be stored in other shapes than those of the layout.
+    views = views_of(q)
     shapes = {"data": views.data_shape, "scale": views.scale_shape, "zero_point": views.zero_shape}
+    parts = [(getattr(q, key), shape) for key, shape in shapes.items()]
+    return all(part is None or part.shape == shape for part, shape in parts)
+
+
+def is_stacked_alike(form: Views) -> bool:
+    """Return True for the geometry of a matrix that is that of each matrix of a stack."""
+    if form.axis >= 0 or len(form.shape) != MATRIX:
+        return False
+    stack = of_shape(form, (1, *form.shape))
     return all(
-        shape == (count, *part.shape)
-        for key, shape in shapes.items()
-        if (part := getattr(q, key)) is not None
+        shape_of_stack == (1, *shape)
+        for shape_of_stack, shape in (
+            (stack.data_shape, form.data_shape),
+            (stack.scale_shape, form.scale_shape),
+            (stack.zero_shape, form.zero_shape),
+        )
     )
 
 

@@ -312,7 +312,7 @@ class _DecodedKind:
         self._powers = text if are_powers else None
         elements = math.prod(plan.shape)
         self.stack = (
-            WeightStack(elements, 1, self._decode_stack)
+            WeightStack(elements, self._decode_stack)
             if plan.similar is not None
             and can_be_stacked(plan.whole)
             and all(map(tensors.are_stacked, parts))
@@ -330,7 +330,7 @@ class _DecodedKind:
             self._decode.format,
             weight.payload,
             plan.parts,
-            WeightJob(weight.name, slabs, self.stack, member),
+            WeightJob(weight.name, slabs, self.stack, member, [weight.name]),
             decoding=plan,
         )
 

@@ -128,7 +128,7 @@ class EncodedKind:
         is_plain = not (self.is_of_blocks or encoding.written.is_transposed)
         can_be_stacked = is_plain and is_small and encoding.block != (0, 0)
         self.stack = (
-            WeightStack(rows * columns, len(self.parts), self._encode_stack)
+            WeightStack(rows * columns, self._encode_stack)
             if can_be_stacked and stored_tensors.are_stacked(info.name)
             else None
         )
@@ -195,7 +195,7 @@ class EncodedWeight:
         kind = self._kind
         names = [self._name(part.key) for part in kind.parts]
         stack = None if self._numbers is not None else kind.stack
-        job = WeightJob(names[0], self._slabs, stack, self)
+        job = WeightJob(names[0], self._slabs, stack, self, names)
         return [
             DerivedTensor(
                 derived_info(part_name, label, part.shape, 0 if number else nbytes),
