@@ -15,9 +15,9 @@ FEW, MANY = 20, 70
 # Calls for a weight, and a hundredth more: caches that other tests have filled make a difference
 # of two or three.
 COMMANDS = {
-    "quantize": (("quantize", "plain", "out", *FP8), 298),
-    "dequantize": (("dequantize", "fp8", "out"), 253),
-    "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 427),
+    "quantize": (("quantize", "plain", "out", *FP8), 178),
+    "dequantize": (("dequantize", "fp8", "out"), 155),
+    "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 283),
     "verify": (("verify", "plain", "fp8"), 266),
     "diff": (("diff", "plain", "fp8"), 328),
     "survey": (("survey", "plain"), 73),

@@ -233,6 +233,12 @@ class PlacedReader(FileReader[_File]):
         """Fill `data` with the bytes of a tensor from its byte `begin` on."""
         self._read_at(name, self._begins[name] + begin, data)
 
+    def read_stack(self, names: Sequence[str], rows: NDArray[np.uint8]) -> None:
+        """Fill a row with the bytes of each tensor, neighbors in the file at once."""
+        size, data = rows.shape[1], rows.reshape(-1).data
+        for first, last in runs([self._begins[name] for name in names], size):
+            self.read_into(names[first], 0, data[first * size : last * size])
+
     def _bytes(self, name: str) -> NDArray[np.uint8]:
         """Read all bytes of a tensor."""
         raw = np.empty(self._length(name), np.uint8)
@@ -331,6 +337,15 @@ class PlacedWriter(Writer):
             self._file.write(bytes(gap))
         elif gap:
             self._file.seek(self._begins[name])
+
+
+def runs(begins: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
+    """Find the neighbors among pieces of one size: the index of the first, and after the last."""
+    first = 0
+    for index in range(1, len(begins) + 1):
+        if index == len(begins) or begins[index] != begins[index - 1] + size:
+            yield first, index
+            first = index
 
 
 @lru_cache

@@ -29,10 +29,10 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import to_bytes
 from castwise.checkpoint.containers.checkpoint import Component
-from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader
+from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader, runs
 from castwise.checkpoint.files.source_files import handle
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
-from castwise.checkpoint.results.report import Report, add_report
+from castwise.checkpoint.results.report import ProgressMeter, Report, add_report
 
 if TYPE_CHECKING:
     from castwise.quantization.weights.decoding import Decoding
@@ -41,6 +41,8 @@ _Result = TypeVar("_Result")
 
 # Elements of slabs that one thread makes before another one is told: that takes longer.
 _FEW = 1 << 14
+# Elements of a stack of weights: as many as one thread makes of a large weight in its cache.
+STACK_ELEMENTS = 1 << 17
 
 # Rows of several tensors, by their names.
 Arrays = Mapping[str, NDArray[Any]]
@@ -55,6 +57,16 @@ class WeightSlab(NamedTuple):
     make: Callable[[], tuple[Arrays, Report | None]]
 
 
+class WeightStack(NamedTuple):
+    """Weights that differ in names and places alone: many small ones are made at once."""
+
+    elements: int  # of each weight
+    # Reads and derives weights, given the `WeightJob.member` of each. Returns an array for each
+    # of its `names`, with the weights along its first axis, and what each weight lost; None if each
+    # is to be made by itself, as one is refused or has a finding.
+    make: Callable[[Sequence[Any]], tuple[Sequence[NDArray[Any]], Sequence[Report | None]] | None]
+
+
 @dataclass(slots=True, eq=False)  # not frozen, which takes longer to make, for each weight
 class WeightJob:
     """Makes the tensors that a weight becomes."""
@@ -62,6 +74,9 @@ class WeightJob:
     payload: str  # the one with the codes or values, whose row has what was lost
     # Lists the slabs that make tensors of these names, in a format if it is not their own
     slabs: Callable[[Collection[str], str | None], Iterable[WeightSlab]]
+    stack: WeightStack | None = None  # what makes it with others; None if nothing does
+    member: Any = None  # what that takes of it, and the tensors that it becomes, in that order
+    names: Sequence[str] = ()
 
     @classmethod
     def of_one(cls, name: str, slabs: SingleSlabs) -> WeightJob:
@@ -251,14 +266,74 @@ class DerivedReader:
         slabs = self._new_tensors[names[0]].job.slabs(names, to)
         return self._run_tasks(slab.make for slab in slabs)
 
-    def write(self, places: Mapping[str, int], file: BinaryIO) -> dict[str, Report | None]:
-        """Make tensors of one job, each at its place in a file; returns what each lost.
+    def write(
+        self, places: Iterable[tuple[str, int]], file: BinaryIO, meter: ProgressMeter | None = None
+    ) -> dict[str, Report | None]:
+        """Make tensors, each at its place in a file; returns what each lost.
 
-        What is measured is what the payload lost.
+        What is measured is what the payload of a weight lost.
         """
         file.flush()  # what stands before
-        target, places = OpenFile(handle(file)), dict(places)
-        payload, _ = self.job(next(iter(places)))
+        target = OpenFile(handle(file))
+        reports: dict[str, Report | None] = {}
+        for jobs in self._group_jobs(places):
+            if meter is not None:
+                meter.starts(self._payload_of(jobs[0]))
+            stack = self._write_stack(jobs, target) if len(jobs) > 1 else None
+            for index, job in enumerate(jobs):
+                if meter is not None and index:
+                    meter.starts(self._payload_of(job))
+                report = self._write(job, target) if stack is None else stack[index]
+                payload = self._new_tensors[next(iter(job))].job.payload
+                reports |= {name: report if name == payload else None for name in job}
+                if meter is not None:
+                    meter.finish(sum(self.tensors[name].nbytes for name in job))
+        return reports
+
+    def _payload_of(self, places: Mapping[str, int]) -> str:
+        """Return the payload of a job, or another tensor where that is not made."""
+        first = next(iter(places))
+        payload = self._new_tensors[first].job.payload
+        return payload if payload in places else first
+
+    def _group_jobs(self, places: Iterable[tuple[str, int]]) -> Iterator[list[dict[str, int]]]:
+        """List the tensors of each job with their places: small weights of one stack together."""
+        jobs: dict[WeightJob, dict[str, int]] = {}
+        for name, place in places:
+            jobs.setdefault(self._new_tensors[name].job, {})[name] = place
+        stacks: dict[int, list[dict[str, int]]] = {}
+        for job, places_of_job in jobs.items():
+            stack = job.stack
+            if stack is None or len(places_of_job) < len(job.names):
+                yield [places_of_job]
+                continue
+            group = stacks.setdefault(id(stack), [])
+            group.append(places_of_job)
+            if (len(group) + 1) * stack.elements > STACK_ELEMENTS:
+                yield stacks.pop(id(stack))
+        yield from stacks.values()
+
+    def _write_stack(
+        self, jobs: Sequence[Mapping[str, int]], target: OpenFile
+    ) -> Sequence[Report | None] | None:
+        """Make small weights of one stack; None if each is to be made by itself."""
+        weights = [self._new_tensors[next(iter(places))].job for places in jobs]
+        stack = weights[0].stack
+        assert stack is not None, "by `_group_jobs`"  # noqa: S101
+        result = stack.make([weight.member for weight in weights])
+        if result is None:
+            return None
+        arrays, reports = result
+        for index, array in enumerate(arrays):
+            offsets = [
+                places[weight.names[index]] for weight, places in zip(weights, jobs, strict=True)
+            ]
+            _write_neighbors(to_bytes(array), offsets, target)
+        return reports
+
+    def _write(self, job: Mapping[str, int], target: OpenFile) -> Report | None:
+        """Make the tensors of a weight, slab by slab."""
+        places = dict(job)
         sizes = {name: numpy_dtype(self._new_tensors[name].format).itemsize for name in places}
 
         def tasks() -> Iterator[Callable[[], Report | None]]:
@@ -279,7 +354,7 @@ class DerivedReader:
         # Each thread writes the slabs that it makes.
         for report in self._run_tasks(tasks()):
             whole = add_report(whole, report)
-        return {name: whole if name == payload else None for name in places}
+        return whole
 
     def _run_tasks(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""
@@ -325,6 +400,13 @@ class DerivedReader:
 
     def __exit__(self, *_error: object) -> None:
         self._open.close()
+
+
+def _write_neighbors(data: NDArray[np.uint8], offsets: Sequence[int], target: OpenFile) -> None:
+    """Write pieces of one size, neighbors at once."""
+    size = len(data) // len(offsets)
+    for first, last in runs(offsets, size):
+        target.write_at(data[first * size : last * size], offsets[first])
 
 
 def _write(

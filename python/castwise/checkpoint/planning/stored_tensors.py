@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import product
+from itertools import groupby, product
 from threading import Lock
 from typing import Any, Literal, get_args
 
@@ -50,6 +50,9 @@ class StoredTensors(Mapping[str, TensorInfo]):
         self._users: dict[int, int] = {}
         self._recent = _Recent()
         self._lock = Lock()
+        self._are_safetensors = all(
+            isinstance(reader, SafetensorsReader) for reader in shards.values()
+        )
         homes: dict[str, str] = {}
         for shard, reader in shards.items():
             for name in reader.tensors:
@@ -151,6 +154,27 @@ class StoredTensors(Mapping[str, TensorInfo]):
             if isinstance(reader, ChunkedReader):
                 return _read(reader, info, ranges)
         return _read(reader, info, ranges)
+
+    def are_stacked(self, name: str) -> bool:
+        """Return True for a tensor that `stack` reads: its bytes are those of its elements."""
+        info = self[name]
+        size = math.prod(info.shape) * numpy_dtype(info.format).itemsize if info.format else -1
+        return self._are_safetensors and size == info.nbytes
+
+    def stack(self, names: Sequence[str]) -> NDArray[Any]:
+        """Read open tensors of one shape and format, along a new first axis."""
+        info = self[names[0]]
+        raw = np.empty((len(names), info.nbytes), np.uint8)
+        begin = 0
+        for reader, group in groupby(names, self._readers.__getitem__):
+            assert isinstance(reader, SafetensorsReader), "by `are_stacked`"  # noqa: S101
+            names_of_reader = [*group]
+            end = begin + len(names_of_reader)
+            reader.read_stack(names_of_reader, raw[begin:end])
+            begin = end
+        return from_bytes(
+            raw.reshape(-1), numpy_dtype(info.format or ""), (len(names), *info.shape)
+        )
 
 
 class _Recent:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -189,16 +188,10 @@ def _add_made(
     cast_reports: Sequence[Report | None],
 ) -> list[Report | None]:
     """Make the tensors that are made; returns the reports of all, given those of the others."""
-    reports: list[Report | None] = []
     reports_left = iter(cast_reports)
     with maker.beside_others() as reader:
-        for job, pieces in groupby(ranges, key=lambda piece: piece.job):
-            if job is None:
-                reports += (next(reports_left) for _ in pieces)
-                continue
-            places = {piece.name: piece.target for piece in pieces}
-            reports += reader.write(places, target).values()
-    return reports
+        made = reader.write([(span.name, span.target) for span in ranges if span.job], target)
+    return [made[span.name] if span.job else next(reports_left) for span in ranges]
 
 
 def convert_ranges(

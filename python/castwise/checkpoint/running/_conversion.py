@@ -156,12 +156,11 @@ class Conversion:
                 if self._maker is None
                 else JobStream(self._maker, names_of_stream, folder, files)
             )
-            for name, span in rest.items():
-                if name in reports:  # made with another
-                    continue
-                if span is not None:
-                    reports |= self._make(name, rest, meter)
-                elif self._is_rearranged(name):
+            places = [(name, span.target) for name, span in rest.items() if span is not None]
+            if places and self._maker is not None and (place := self._writer.place(places[0][0])):
+                reports |= self._maker.write(places, place[0], meter)
+            for name in names_of_stream:
+                if self._is_rearranged(name):
                     reports[name] = self._rearrange(name, meter, folder)
                 else:
                     reports[name] = self._convert_pieces(name, meter, stream)
@@ -195,24 +194,6 @@ class Conversion:
             )
             for name, nbytes in zip_longest(self._order, self._nbytes_after)
         ]
-
-    def _make(
-        self, name: str, ranges: Mapping[str, TensorRange | None], meter: ProgressMeter
-    ) -> dict[str, Report | None]:
-        """Make a tensor at its place, and all that its job makes at other places of the file."""
-        maker, place = self._maker, self._writer.place(name)
-        assert maker is not None, "by `_range`"  # noqa: S101
-        assert place is not None, "by `_range`"  # noqa: S101
-        payload, names = maker.job(name)
-        places = {
-            other_name: span.target
-            for other_name in names
-            if (span := ranges.get(other_name)) is not None
-        }
-        meter.starts(payload if payload in places else name)
-        reports = maker.write(places, place[0])
-        meter.finish(sum(self._plans[other_name].info.nbytes for other_name in places))
-        return reports
 
     def _convert_pieces(
         self, name: str, meter: ProgressMeter, stream: JobStream | None

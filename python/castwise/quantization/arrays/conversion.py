@@ -44,7 +44,12 @@ _FINE = -20
 
 def of_rows(form: Views, rows: int) -> Views:
     """Return the geometry of so many rows of a matrix in a form."""
-    recipe, shape = None if form.recipe is None else form.recipe.name, (rows, form.shape[-1])
+    return of_shape(form, (rows, form.shape[-1]))
+
+
+def of_shape(form: Views, shape: tuple[int, ...]) -> Views:
+    """Return the geometry of a weight of another shape in a form."""
+    recipe = None if form.recipe is None else form.recipe.name
     return geometry(
         form.scheme.name, recipe, form.layout, shape=shape, axis=form.axis, block=form.block
     )

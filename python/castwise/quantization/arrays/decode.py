@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -21,6 +22,7 @@ from castwise.quantization.arrays.views import (
     format_of_bytes,
     views_of,
 )
+from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import E4M3, dtype_of
 from castwise.quantization.producers.schemes import Scheme
 
@@ -69,10 +71,13 @@ def decode_array(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
-    if not _STEPS.isdisjoint(q.extras):
-        by = _in_steps if q.global_scale is None or q.global_scale.size <= 1 else _by_matrices
-        return by(q, out, arithmetic=arithmetic, threads=threads)
     views = views_of(q)
+    if not is_at_once(q):
+        is_plain = _STEPS.isdisjoint(q.extras)
+        level = q.global_scale
+        if not is_plain or level is None or level.size != math.prod(views.core_shape[:-MATRIX]):
+            by = _in_steps if level is None or level.size <= 1 else _by_matrices
+            return by(q, out, arithmetic=arithmetic, threads=threads)
     data, scale, options = core_decoding(q, views, out.dtype, arithmetic)
     options["threads"] = threads
     decoder = _decode_into(q, views, out, data, scale, options)
@@ -138,8 +143,7 @@ def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, 
     Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
     infinite or NaN, which only reading them tells, or other parts change the products.
     """
-    several = q.global_scale is not None and q.global_scale.size != 1
-    if several or not _FURTHER.isdisjoint(q.extras):
+    if not _FURTHER.isdisjoint(q.extras):
         return _UNKNOWN
     views = views_of(q)
     options = _decoding(q, views, inner=False, is_peer=True)
@@ -152,13 +156,14 @@ def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, 
     bounds = report.amin_nonzero, report.amax
     if options["scale_divides"]:
         bounds = 1 / bounds[1], 1 / bounds[0]
-    level = abs(float(options.get("global_scale", 1)))
-    if not 0 < level < np.inf:
+    levels = np.abs(np.asarray(options.get("global_scale", 1), np.float64))
+    low, high = float(levels.min()), float(levels.max())
+    if not 0 < low <= high < np.inf:
         return _UNKNOWN
     if options.get("global_use", "multiply") != "multiply":
-        level = 1 / level
+        low, high = 1 / high, 1 / low
     least, most = _code_range(options, q.data if reads_codes else None)
-    return bounds[0] * level * least, bounds[1] * level * most
+    return bounds[0] * low * least, bounds[1] * high * most
 
 
 def _code_range(options: Mapping[str, Any], codes: Array | None) -> tuple[float, float]:
@@ -284,7 +289,7 @@ def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) 
         block_scale = _core.cast(scale, np.float32)
         global_scale = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
         if global_scale.size > 1:  # of each matrix
-            global_scale = global_scale.reshape(*scale.shape[:-2], 1, 1)
+            global_scale = global_scale.reshape(*scale.shape[:-MATRIX], 1, 1)
         with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
             scale = _core.cast(block_scale * global_scale, dtype)
     return scale
@@ -316,7 +321,7 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
         options["global_scale"] = np.array(scheme.unit, np.float32)
     elif q.global_scale is not None and not inner:
         level = np.asarray(q.global_scale, np.float32)
-        level = level.reshape(() if level.size == 1 else views.core_shape[:-2])
+        level = level.reshape(() if level.size == 1 else views.core_shape[:-MATRIX])
         if storage.global_unit != 1:
             level = np.asarray(level / np.float32(storage.global_unit))
         options |= {"global_scale": level, "global_use": storage.global_use}

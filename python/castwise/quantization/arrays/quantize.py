@@ -176,17 +176,18 @@ def quantize_slab(
     scale_rule: str | None = None,
     scales: str = "amax",
     symmetric: bool = True,
-    amax: float | None = None,
+    amax: float | Sequence[float] | None = None,
     importance: Array | None = None,
     threads: int | None = None,
 ) -> QuantizedArray:
     """Quantize an array, as `quantize` does, without a warning of its scales.
 
+    `amax` may have a number for each matrix of a stack, each of which then has a global scale.
     `importance` has float32 numbers, perhaps only zeros, as a matrix of a stack may.
     """
     rest = (scale_rule, None, "raise", scales, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
-    if not x.size:
+    if not x.size and not isinstance(amax, Sequence):
         return _planned_and_made(x, request, amax, threads, importance)[0]
     return _encode(x, _known_plan(*request), amax, threads, importance)
 
@@ -439,7 +440,7 @@ def _allowed_block(
 def _encode(
     x: Array,
     plan: _Plan,
-    amax: float | None,
+    amax: float | Sequence[float] | None,
     threads: int | None,
     importance: Array | None = None,
 ) -> QuantizedArray:
@@ -461,7 +462,7 @@ def _encode(
         options = {**options, "bias": biases}
     if importance is not None:
         options = {**options, "importance": _importance_of_elements(importance, plan, data)}
-    if second is not None and views.recipe is not None:
+    if second is not None and views.recipe is not None and not second.ndim:
         second = second.reshape(views.recipe.scalar)
     if x.size:
         in_order = all(part.flags.c_contiguous for part in (x, weight, codes))
@@ -487,16 +488,26 @@ def _encode(
 
 
 def _with_amax(
-    plan: _Plan, options: dict[str, Any], x: Array, weight: Array, amax: float | None
+    plan: _Plan,
+    options: dict[str, Any],
+    x: Array,
+    weight: Array,
+    amax: float | Sequence[float] | None,
 ) -> tuple[dict[str, Any], Array | None]:
     """Add what follows from the largest magnitude to the options of the core; the global scale."""
     if plan.scheme.global_scale and has_global_scale(plan.views.layout):
         largest = 256.0 if plan.options.get("scales") == "four_over_six" else 448.0
-        largest_value = _core.block_amax(weight) if amax is None else amax
-        # A NaN or an infinity is named by the core, with its index.
-        safe = largest_value if math.isfinite(largest_value) else 1.0
-        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
-        second = np.array(level, np.float32)
+        level_of = partial(
+            _core.global_scale, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest
+        )
+        if isinstance(amax, Sequence):
+            second = np.array([level_of(value) for value in amax], np.float32)
+            safe = max(amax)
+        else:
+            largest_value = _core.block_amax(weight) if amax is None else amax
+            # A NaN or an infinity is named by the core, with its index.
+            safe = largest_value if math.isfinite(largest_value) else 1.0
+            second = np.array(level_of(safe), np.float32)
         return {**options, "global_scale": second, "global_max": largest, "amax": safe}, second
     if plan.block == (0, 0):
         return {**options, "amax": _whole_amax(x, weight) if amax is None else amax}, None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from castwise._core import block_amax, compare, finfo
+from castwise._core import CastReport, block_amax, compare, finfo
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays.views import Array, Views, format_of_bytes, views_of
 from castwise.quantization.producers.layouts import E8M0
@@ -67,17 +67,35 @@ def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
 
     0 if its largest magnitude is within the bounds, as that of nearly all weights is.
     """
-    is_affine = q.zero_point is not None or "bias" in q.extras
-    bounds = amax_bounds(views_of(q), q.scale.dtype, x.dtype, is_affine=is_affine)
+    bounds = _bounds_of(q, x.dtype)
     largest = block_amax(x if x.ndim > 1 else x[None]) if bounds is not None else math.nan
-    if bounds is None or not math.isfinite(largest) or largest == 0:
-        return 0.0
-    if bounds[0] <= largest < bounds[1]:
+    if bounds is None or not math.isfinite(largest) or _is_within(bounds, largest):
         return 0.0
     factor = 2.0 ** -math.frexp(largest)[1]
     near_one = (x.astype(np.float64) * factor).astype(x.dtype)
     decibels, decibels_near_one = _decibels(x, q), _decibels(near_one, encode(near_one, factor))
     return 0.0 if decibels == math.inf else decibels_near_one - decibels
+
+
+def keep_all(reports: Iterable[CastReport], q: QuantizedArray, dtype: np.dtype[Any]) -> bool:
+    """Return True if scales lose nothing of the weights, all finite, that reports are of.
+
+    `q` is made of all of them, of that dtype.
+    """
+    bounds = _bounds_of(q, dtype)
+    return all(
+        not (report.nan_in or report.inf_in) and (bounds is None or _is_within(bounds, report.amax))
+        for report in reports
+    )
+
+
+def _bounds_of(q: QuantizedArray, dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    is_affine = q.zero_point is not None or "bias" in q.extras
+    return amax_bounds(views_of(q), q.scale.dtype, dtype, is_affine=is_affine)
+
+
+def _is_within(bounds: tuple[float, float], largest: float) -> bool:
+    return largest == 0 or bounds[0] <= largest < bounds[1]
 
 
 def exceeds_scales(lost_db: float) -> bool:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
-from castwise.quantization.arrays.conversion import zeros_of
+from castwise.quantization.arrays.conversion import of_shape, zeros_of
 from castwise.quantization.arrays.decode import added_to_zeros, check_steps
 from castwise.quantization.arrays.from_parts import recognized_parts
 from castwise.quantization.arrays.row_slices import row_step, rows_of
-from castwise.quantization.arrays.views import views_of
+from castwise.quantization.arrays.views import Views, views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
 from castwise.quantization.producers.geometry import (
@@ -165,6 +165,9 @@ class Decoding(NamedTuple):
     # Decodes a slab, in the place of `rows`, where another package knows the codes, or where
     # factors beside them multiply what they are: to float32, and to float64 for "exact"
     values: Callable[[Slab], NDArray[Any]] | None = None
+    # The plan of the first weight that differs from this one in names alone, where stored parts
+    # alone tell how they are decoded; None if that is not known
+    similar: Decoding | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
@@ -219,6 +222,7 @@ class Decodings:
         plan = _plan_array(case, recipe, rule(case), arithmetic, axis)
         # Other rules look at tensors beside the weight, or at what is in some of its parts.
         if rule is usual and _OF_NUMBERS.issuperset(weight.parts.values()) and self._is_plain(plan):
+            plan = plan._replace(similar=plan)
             self._plans[kind] = weight, plan
         return plan
 
@@ -255,7 +259,51 @@ class Decodings:
             [names[name] for name in plan.parts],
             partial(_rows, q),
             q,
+            similar=plan.similar,
         )
+
+
+def part_names(q: Any) -> list[str]:  # noqa: ANN401  (its parts are lazy)
+    """Name the stored parts of an array without extras, as `stack_of` takes their stacks."""
+    return [part.name for key in _PARTS if (part := getattr(q, key)) is not None]
+
+
+def stack_of(q: Any, stacks: Sequence[NDArray[Any]]) -> QuantizedArray:  # noqa: ANN401
+    """Return matrices that are similar to one as a stack; `stacks` has their parts."""
+    count = len(stacks[0])
+    keys = [key for key in _PARTS if getattr(q, key) is not None]
+    parts = {
+        key: stack.reshape(count, *getattr(q, key).shape)
+        for key, stack in zip(keys, stacks, strict=True)
+    }
+    array: QuantizedArray = q._with(**parts, shape=(count, *q.shape))
+    return array
+
+
+def can_be_stacked(q: Any) -> bool:  # noqa: ANN401
+    """Return True for a matrix whose parts lie in a stack as they lie by themselves."""
+    if q is None or not is_stacked_alike(views_of(q)):
+        return False
+    # Parts may be stored in other shapes than those of the layout.
+    views = views_of(q)
+    shapes = {"data": views.data_shape, "scale": views.scale_shape, "zero_point": views.zero_shape}
+    parts = [(getattr(q, key), shape) for key, shape in shapes.items()]
+    return all(part is None or part.shape == shape for part, shape in parts)
+
+
+def is_stacked_alike(form: Views) -> bool:
+    """Return True for the geometry of a matrix that is that of each matrix of a stack."""
+    if form.axis >= 0 or len(form.shape) != MATRIX:
+        return False
+    stack = of_shape(form, (1, *form.shape))
+    return all(
+        shape_of_stack == (1, *shape)
+        for shape_of_stack, shape in (
+            (stack.data_shape, form.data_shape),
+            (stack.scale_shape, form.scale_shape),
+            (stack.zero_shape, form.zero_shape),
+        )
+    )
 
 
 def _rule_of(case: StoredWeight) -> tuple[str, Rule]:

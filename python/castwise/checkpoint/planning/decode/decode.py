@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._config import (
@@ -35,16 +38,18 @@ from castwise.checkpoint.planning.decode.losses import rounding_losses, slab_los
 from castwise.checkpoint.planning.decode.options import FORMATS, Decode
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import (
+    STACK_ELEMENTS,
     Arrays,
     DerivedTensor,
     WeightJob,
     WeightSlab,
+    WeightStack,
     derived_info,
 )
 from castwise.checkpoint.planning.stated_quantization import stale_statement
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
-from castwise.quantization.arrays.decode import wrapped_zeros
+from castwise.quantization.arrays.decode import NOTHING, losses_of, scales_tell, wrapped_zeros
 from castwise.quantization.producers.configs import MODEL
 from castwise.quantization.producers.foreign import scale_of_attention
 from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel
@@ -62,7 +67,12 @@ from castwise.quantization.producers.registry import (
 )
 from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.stored_weight import Undecodable
-from castwise.quantization.weights.decoding import Decoding
+from castwise.quantization.weights.decoding import (
+    Decoding,
+    can_be_stacked,
+    part_names,
+    stack_of,
+)
 from castwise.quantization.weights.decoding import Slab as Cut
 from castwise.text.brief import counted
 from castwise.text.spelling import nearest
@@ -133,7 +143,15 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     is_whole = len(weights) == len(quantization.weights)
     exceptions = None if is_whole or not weights else _exceptions(source, facts, weights)
     warn = _WarnOnce(facts.path)
-    tensors = {weight.payload: [_tensor(facts, decode, weight, warn)] for weight in weights}
+    tensors: dict[str, list[DerivedTensor]] = {}
+    kinds: dict[int, _DecodedKind] = {}
+    for weight in weights:
+        reading = facts.decoding(weight, decode.arithmetic)
+        kind = kinds.get(id(reading.similar)) if reading.similar is not None else None
+        if kind is None:
+            kind = _DecodedKind(facts, decode, weight, reading, warn)
+            kinds[id(reading.similar)] = kind
+        tensors[weight.payload] = [kind.tensor(weight, reading)]
     left_out = _left_out(quantization, weights)
     new_names = _names_without_suffix(facts, tensors, left_out)
     facts.check_names(tensors, left_out, new_names)
@@ -274,41 +292,92 @@ def _plain_metadata(reader: Reader) -> dict[str, str]:
     return {key: text for key, text in reader.metadata.items() if key not in keys}
 
 
-def _tensor(
-    facts: SourceComponent, decode: Decode, weight: QuantizedWeight, warn: _WarnOnce
-) -> DerivedTensor:
-    """Describe a weight as it is decoded."""
-    lazy_decoding, tensors = facts.decoding(weight, decode.arithmetic), facts.stored_tensors
-    text = None if weight.scale is None else powers_stated(facts.section(weight))
-    are_powers = text is not None and tensors[weight.scale or ""].format in FORMATS
+class _DecodedKind:
+    """Weights that differ in names alone, as they are decoded."""
 
-    def rows(slab: Cut) -> QuantizedArray:
+    def __init__(
+        self,
+        facts: SourceComponent,
+        decode: Decode,
+        weight: QuantizedWeight,  # one of them
+        plan: Decoding,  # how it is decoded
+        warn: _WarnOnce,
+    ) -> None:
+        self._facts, self._decode, self._warn = facts, decode, warn
+        tensors, parts = facts.stored_tensors, (weight.payload, *weight.parts)
+        self._whole, self._dtype = plan.whole, numpy_dtype(decode.format)
+        self.nbytes = sum(tensors[name].nbytes for name in parts)
+        text = None if weight.scale is None else powers_stated(facts.section(weight))
+        are_powers = text is not None and tensors[weight.scale or ""].format in FORMATS
+        self._powers = text if are_powers else None
+        elements = math.prod(plan.shape)
+        self.stack = (
+            WeightStack(elements, self._decode_stack)
+            if plan.similar is not None
+            and can_be_stacked(plan.whole)
+            and all(map(tensors.are_stacked, parts))
+            and 2 * elements <= STACK_ELEMENTS
+            else None
+        )
+
+    def tensor(self, weight: QuantizedWeight, reading: Decoding) -> DerivedTensor:
+        """Describe a weight as it is decoded."""
+        plan = reading._replace(rows=partial(self._rows, reading.rows, weight.payload))
+        slabs = partial(_slabs, plan, self._decode, weight.name)
+        member = None if self.stack is None else part_names(plan.whole)
+        return DerivedTensor(
+            derived_info(weight.name, weight.scheme or "quantized", plan.shape, self.nbytes),
+            self._decode.format,
+            weight.payload,
+            plan.parts,
+            WeightJob(weight.name, slabs, self.stack, member, [weight.name]),
+            decoding=plan,
+        )
+
+    def _rows(
+        self, read: Callable[[Cut], QuantizedArray], payload: str, slab: Cut
+    ) -> QuantizedArray:
+        """Read a slab, and warn of what it has."""
         try:
-            q = lazy_decoding.rows(slab)
+            q = read(slab)
         except Undecodable as error:  # what codes are, only reading tells
-            raise facts.refusal(f"{weight.payload!r}: " + str(error)) from error
-        if are_powers and "scales" not in warn.kinds:
-            significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
-            if not np.isin(significands, (0, 0.5)).all():
-                warn(
-                    "scales",
-                    f"{text}, but the scales of {weight.payload!r} are not "
-                    "powers of two; they are taken as they are",
-                )
-        if "zero points" not in warn.kinds and wrapped_zeros(q):
-            warn("zero points", WRAPPED.format(weight.payload))
+            raise self._facts.refusal(f"{payload!r}: " + str(error)) from error
+        for kind, text in self._doubts(q, payload):
+            self._warn(kind, text)
         return q
 
-    plan = lazy_decoding._replace(rows=rows)
-    nbytes = sum(tensors[name].nbytes for name in (weight.payload, *weight.parts))
-    return DerivedTensor(
-        derived_info(weight.name, weight.scheme or "quantized", plan.shape, nbytes),
-        decode.format,
-        weight.payload,
-        plan.parts,
-        WeightJob(weight.name, partial(_slabs, plan, decode, weight.name)),
-        decoding=plan,
-    )
+    def _doubts(self, q: QuantizedArray, payload: str) -> Iterator[tuple[str, str]]:
+        """Yield what a slab is warned of, unless another one was, by its kind."""
+        if self._powers is not None and "scales" not in self._warn.kinds:
+            significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
+            if not np.isin(significands, (0, 0.5)).all():
+                yield (
+                    "scales",
+                    f"{self._powers}, but the scales of {payload!r} are not "
+                    "powers of two; they are taken as they are",
+                )
+        if "zero points" not in self._warn.kinds and wrapped_zeros(q):
+            yield "zero points", WRAPPED.format(payload)
+
+    def _decode_stack(
+        self, names: Sequence[Sequence[str]]
+    ) -> tuple[Sequence[NDArray[Any]], Sequence[DecodeReport | None]] | None:
+        """Read and decode small weights; None if one loses values, or is warned of."""
+        tensors, arithmetic = self._facts.stored_tensors, self._decode.arithmetic
+        try:
+            stacks = [tensors.stack(part) for part in zip(*names, strict=True)]
+        except CheckpointError:
+            return None
+        q = stack_of(self._whole, stacks)
+        if any(self._doubts(q, "")):
+            return None
+        values, report = dequantize(q, self._dtype, arithmetic=arithmetic, threads=1), None
+        if self._decode.counts_losses:
+            keeps, is_finite = scales_tell(q, self._dtype)
+            if not keeps or losses_of(q, values, arithmetic, (keeps, is_finite)) != NOTHING:
+                return None
+            report = DecodeReport(values[0].size)
+        return [values], [report] * len(values)
 
 
 @dataclass(frozen=True, slots=True)

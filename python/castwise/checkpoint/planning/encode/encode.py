@@ -22,9 +22,9 @@ from castwise.checkpoint.planning.component import Derived, SourceComponent, pat
 from castwise.checkpoint.planning.decode.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
-from castwise.checkpoint.planning.encode.blocks import is_of_blocks
 from castwise.checkpoint.planning.encode.encoded_weight import (
     BlockWeight,
+    EncodedKind,
     EncodedWeight,
     encoding_threads,
     share,
@@ -625,12 +625,16 @@ def _encoded_tensors(
         (tensors_of_shards[name].shape, encoding) for name, encoding in choice.encodings.items()
     ]
     threads = encoding_threads(shapes, encode.threads)
-    weights = {
-        name: (BlockWeight if is_of_blocks(encoding) else EncodedWeight)(
-            tensors_of_shards[name], tensors_of_shards, encoding, threads, numbers.get(name)
-        )
-        for name, encoding in choice.encodings.items()
-    }
+    kinds: dict[tuple[object, ...], EncodedKind] = {}
+    weights: dict[str, EncodedWeight] = {}
+    for name, encoding_of in choice.encodings.items():
+        info = tensors_of_shards[name]
+        key = info.shape, info.format, id(encoding_of), info.stored
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = EncodedKind(info, tensors_of_shards, encoding_of, threads)
+        weight_type = BlockWeight if kind.is_of_blocks else EncodedWeight
+        weights[name] = weight_type(info, kind, numbers.get(name))
     for name, weight in weights.items():
         if not weight.encoding.written.shares:
             continue

@@ -20,16 +20,19 @@ from numpy.typing import NDArray
 from castwise._core import CastReport, compare, restore_report
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
+    STACK_ELEMENTS,
     Arrays,
     DerivedTensor,
     WeightJob,
     WeightSlab,
+    WeightStack,
     derived_info,
 )
 from castwise.checkpoint.planning.encode.blocks import (
     blocks_of_row,
     check_finite,
     encode_rows,
+    is_of_blocks,
 )
 from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
@@ -37,7 +40,7 @@ from castwise.checkpoint.results.report import Report, WeightedReport
 from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
+from castwise.quantization.arrays.scale_range import exceeds_scales, keep_all, lost_to_scales
 from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
@@ -97,55 +100,112 @@ def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads:
     return max(min(threads, _FLIGHT_ELEMENTS // widest), 1)
 
 
+class EncodedKind:
+    """What weights of one shape and format become that are encoded alike."""
+
+    def __init__(
+        self,
+        info: TensorInfo,  # one of them as it is
+        stored_tensors: StoredTensors,  # the tensors of all shards
+        encoding: Encoding,  # what they become
+        threads: int,  # how many threads encode slabs
+    ) -> None:
+        self.stored_tensors, self.encoding, self.threads = stored_tensors, encoding, threads
+        *stack, rows, columns = info.shape
+        if encoding.written.is_transposed:
+            rows, columns = columns, rows
+        self.place_shape, self.rows, self.columns = tuple(stack), rows, columns
+        self.dtype = numpy_dtype(info.format or "")
+        self.is_of_blocks = is_of_blocks(encoding)
+        matrix_parts = self._parts_of_matrix()
+        self.parts: Sequence[_EncodedPart] = matrix_parts
+        if stack:
+            self.parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
+        is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
+        self.needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
+        self.step = _step(encoding)
+        is_small = not stack and 2 * rows * columns <= STACK_ELEMENTS
+        is_plain = not (self.is_of_blocks or encoding.written.is_transposed)
+        can_be_stacked = is_plain and is_small and encoding.block != (0, 0)
+        self.stack = (
+            WeightStack(rows * columns, self._encode_stack)
+            if can_be_stacked and stored_tensors.are_stacked(info.name)
+            else None
+        )
+
+    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
+        """Return what a matrix of so many rows and columns becomes."""
+        if not self.is_of_blocks:
+            return _parts(self.encoding, self.dtype, self.rows, self.columns)
+        blocks = blocks_of_row(self.encoding, self.columns)
+        shape, row_bytes = (self.rows, *blocks), math.prod(blocks)
+        return (_EncodedPart("weight", _BYTES, shape, None, self.rows * row_bytes, row_bytes),)
+
+    def _encode_stack(
+        self, weights: Sequence[EncodedWeight]
+    ) -> tuple[Sequence[Array], Sequence[Report]] | None:
+        """Read, quantize and measure small weights; None if one is refused, or is a finding."""
+        try:
+            stack = self.stored_tensors.stack([weight.info.name for weight in weights])
+            options = _options(self.encoding, stack.shape)
+            amax = None
+            if self.needs_amax:
+                for weight, array in zip(weights, stack, strict=True):
+                    weight.largest = check_finite(array, weight.info.name, threads=1)
+                amax = [weight.group_amax() for weight in weights]
+            q = quantize_slab(stack, **options, amax=amax, threads=1)
+        except ValueError:
+            return None
+        reports = compare_decoded(stack, q)
+        if not keep_all(reports, q, stack.dtype):
+            return None
+        arrays = q.parts()
+        return [
+            arrays[part.key].reshape(len(stack), *part.shape)
+            if part.value is None
+            else np.broadcast_to(part.value, (len(stack), *part.shape))
+            for part in self.parts
+        ], reports
+
+
 class EncodedWeight:
     """A weight on its way into a quantized checkpoint."""
 
     def __init__(
         self,
         info: TensorInfo,  # the weight as it is
-        stored_tensors: StoredTensors,  # the tensors of all shards
-        encoding: Encoding,  # what it becomes
-        threads: int,  # how many threads encode slabs
+        kind: EncodedKind,  # what it becomes, as others do
         # What weights the errors of its input channels; None for nothing
         numbers: ChannelNumbers | None = None,
     ) -> None:
         self.info = info
-        self.encoding = encoding
-        self.group = Shared([self])
-        self._stored_tensors = stored_tensors
-        self._threads = threads
+        self.encoding = kind.encoding
+        # The weights that share a scale with it
+        self.group = Shared([self]) if kind.needs_amax else None
+        self.largest: float | None = None  # its largest magnitude, once that was read
+        self._kind = kind
         self._numbers = numbers
-        *stack, rows, columns = info.shape
-        if encoding.written.is_transposed:
-            rows, columns = columns, rows
-        self._stack, self._rows, self._columns = tuple(stack), rows, columns
-        self._dtype = numpy_dtype(info.format or "")
-        matrix_parts = self._parts_of_matrix()
-        self._parts: Sequence[_EncodedPart] = matrix_parts
-        if stack:
-            self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
-        is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
-        self._needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
-
-    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
-        """Return what a matrix of its rows and columns becomes."""
-        return _parts(self.encoding, self._dtype, self._rows, self._columns)
 
     def tensors(self) -> list[DerivedTensor]:
         """Describe the tensors that it becomes, the payload first."""
         name, label, nbytes = self.info.name, self.info.label, self.info.nbytes
-        sources = [sharer.info.name for sharer in self.group.weights]
-        job = WeightJob(self._name(self._parts[0].key), self._slabs)
+        sources = (
+            [name] if self.group is None else [sharer.info.name for sharer in self.group.weights]
+        )
+        kind = self._kind
+        names = [self._name(part.key) for part in kind.parts]
+        stack = None if self._numbers is not None else kind.stack
+        job = WeightJob(names[0], self._slabs, stack, self, names)
         return [
             DerivedTensor(
-                derived_info(self._name(part.key), label, part.shape, 0 if number else nbytes),
+                derived_info(part_name, label, part.shape, 0 if number else nbytes),
                 part.format,
                 name,
                 sources,
                 job,
                 scheme=None if number else self.encoding.written.scheme,
             )
-            for number, part in enumerate(self._parts)
+            for number, (part_name, part) in enumerate(zip(names, kind.parts, strict=True))
         ]
 
     def _name(self, key: str) -> str:
@@ -159,19 +219,19 @@ class EncodedWeight:
 
     def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[WeightSlab]:
         """List the slabs that make some parts; the first has what does not depend on rows, too."""
-        parts = {name: part for part in self._parts if (name := self._name(part.key)) in names}
+        parts = {name: part for part in self._kind.parts if (name := self._name(part.key)) in names}
         rows = [(name, part) for name, part in parts.items() if part.step_count]
         if not rows:
             counts = {name: math.prod(part.shape) for name, part in parts.items()}
-            zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
+            zeros = np.zeros((self._kind.step, self._kind.columns), self._kind.dtype)
             q = partial(self._quantize_scaled, zeros, 1.0)
             yield WeightSlab(counts, lambda: (_take_parts(parts, q()), None))
             return
-        step, by_rows, counts = _step(self.encoding), dict(rows), {}
+        step, by_rows, counts = self._kind.step, dict(rows), {}
         for place, start, stop in self._rows_of_slabs():
             parts = by_rows if counts else parts
             counts = {name: math.prod(part.shape) for name, part in parts.items()} | {
-                name: (part.count if stop == self._rows else stop // step * part.step_count)
+                name: (part.count if stop == self._kind.rows else stop // step * part.step_count)
                 - start // step * part.step_count
                 for name, part in rows
             }
@@ -183,28 +243,28 @@ class EncodedWeight:
 
     def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
-        step = _step(self.encoding)
-        room = _FLIGHT_ELEMENTS // (self._threads + 2)
-        high = max(room // max(self._columns, 1) // step, 1) * step
-        for place in product(*map(range, self._stack)):
-            for start in range(0, self._rows, high):
-                yield place, start, min(start + high, self._rows)
+        step = self._kind.step
+        room = _FLIGHT_ELEMENTS // (self._kind.threads + 2)
+        high = max(room // max(self._kind.columns, 1) // step, 1) * step
+        for place in product(*map(range, self._kind.place_shape)):
+            for start in range(0, self._kind.rows, high):
+                yield place, start, min(start + high, self._kind.rows)
 
     def _ranges(self, place: Sequence[int], start: int, stop: int) -> Sequence[Range]:
         """Return the ranges of rows along the axes of the stored tensor."""
-        rows, columns = (start, stop), (0, self._columns)
+        rows, columns = (start, stop), (0, self._kind.columns)
         is_transposed = self.encoding.written.is_transposed
         outer = [(index, index + 1) for index in place]
         return [*outer, *((columns, rows) if is_transposed else (rows, columns))]
 
     def _read(self, ranges: Sequence[Range]) -> Array:
         """Read a slab as a matrix."""
-        array = self._stored_tensors.box(self.info.name, ranges)
+        array = self._kind.stored_tensors.box(self.info.name, ranges)
         return array.reshape(array.shape[-2:])
 
     def _arguments(self, shape: tuple[int, ...], factor: float = 1.0) -> dict[str, Any]:
         """Return how a matrix is quantized as by the producer; `factor` is of its magnitudes."""
-        amax = self.group.amax() * factor if self._needs_amax else None
+        amax = self.group_amax() * factor if self._kind.needs_amax else None
         return {**_options(self.encoding, shape), "amax": amax, "threads": 1}
 
     def _quantize_scaled(
@@ -221,11 +281,11 @@ class EncodedWeight:
     ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that if its payload is among the parts."""
         array = self._read(ranges)
-        if not self._needs_amax:
+        if not self._kind.needs_amax:
             check_finite(array, self.info.name, threads=1)
         arguments = self._arguments(array.shape)
         q, report = quantize_slab(array, **arguments, importance=importance), None
-        if self._parts[0] in parts.values():
+        if self._kind.parts[0] in parts.values():
             (report,) = compare_decoded(array[None], q)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
@@ -236,23 +296,30 @@ class EncodedWeight:
                 return _take_parts(parts, q), _weight_report(report, array, q, importance, axis)
         return _take_parts(parts, q), report
 
+    def group_amax(self) -> float:
+        """Return the largest magnitude of the weights that share its scale; files are open."""
+        assert self.group is not None, "it needs that"  # noqa: S101
+        return self.group.amax()
+
     def amax(self) -> float:
-        """Read the weight for its largest magnitude; its file is open."""
+        """Return its largest magnitude."""
+        if self.largest is None:
+            self.largest = self._read_amax()
+        return self.largest
+
+    def _read_amax(self) -> float:
         cuts = (self._ranges(*rows) for rows in self._rows_of_slabs())
         return max(
-            (check_finite(self._read(ranges), self.info.name, self._threads) for ranges in cuts),
+            (
+                check_finite(self._read(ranges), self.info.name, self._kind.threads)
+                for ranges in cuts
+            ),
             default=0.0,
         )
 
 
 class BlockWeight(EncodedWeight):
     """A weight that becomes blocks of bytes, in a tensor of its own name."""
-
-    def _parts_of_matrix(self) -> tuple[_EncodedPart, ...]:
-        blocks = blocks_of_row(self.encoding, self._columns)
-        shape, row_bytes = (self._rows, *blocks), math.prod(blocks)
-        part = _EncodedPart("weight", _BYTES, shape, None, self._rows * row_bytes, row_bytes)
-        return (part,)
 
     def _encode(
         self,
@@ -280,7 +347,7 @@ def _step(encoding: Encoding) -> int:
 
 
 @lru_cache
-def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
+def _options(encoding: Encoding, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return how the producer quantizes a matrix."""
     row = encoding.written
     scheme, block = row.scheme, encoding.block

@@ -134,8 +134,9 @@ def plan_transcoding(  # noqa: PLR0917
             payloads.append(payload)
             _LOGGER.warning("%s: %s", facts.path, WRAPPED.format(payload))
 
+    kinds: dict[object, TranscodedWeight] = {}
     new_weights = [
-        _transcode(source, plan, weight, warn)
+        _transcode(source, plan, weight, warn, kinds)
         for weight in quantization.weights
         if not stays(weight)
     ]
@@ -177,6 +178,7 @@ def _transcode(
     plan: TranscodingPlan,
     weight: QuantizedWeight,
     warn: Callable[[str], None],
+    kinds: dict[object, TranscodedWeight],
 ) -> TranscodedWeight:
     """Plan what becomes of a weight; refuse one that cannot be transcoded."""
     facts, recipe = plan.facts, plan.recipe
@@ -198,7 +200,7 @@ def _transcode(
     experts = form_of_experts(weight, scheme, recipe, facts.model)
     reading = facts.decoding(weight, "peer", -1 if experts is None else -2)
     transcoded_weight = TranscodedWeight(
-        weight, scheme, reading, stored_tensors=facts.stored_tensors, warn=warn
+        weight, scheme, reading, stored_tensors=facts.stored_tensors, kinds=kinds, warn=warn
     )
     try:
         check_parts(transcoded_weight, recipe, are_experts=experts is not None)

@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_of, numpy_dtype
 from castwise.checkpoint.planning.decode.losses import stored_losses
 from castwise.checkpoint.planning.derived_reader import (
+    STACK_ELEMENTS,
     DerivedTensor,
     SingleSlabs,
     WeightJob,
     WeightSlab,
+    WeightStack,
     derived_info,
     slabs_of_one,
 )
@@ -29,8 +32,18 @@ from castwise.checkpoint.planning.transcode._global_scales import (
     Reciprocal,
 )
 from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copy_slabs
+from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.arrays.conversion import DATA, SCALES, ZEROS, same_parts, zeros_of
+from castwise.quantization.arrays.conversion import (
+    DATA,
+    SCALES,
+    ZEROS,
+    converted_part,
+    of_shape,
+    same_parts,
+    zeros_of,
+)
+from castwise.quantization.arrays.decode import scales_tell, wrapped_zeros
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.row_slices import step_of
 from castwise.quantization.arrays.views import Views, scale_dtype, views_of
@@ -38,7 +51,14 @@ from castwise.quantization.producers.layouts import ACTIVATION, E4M3, E8M0, GLOB
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import TYPED, find_recipe
-from castwise.quantization.weights.decoding import Decoding
+from castwise.quantization.producers.schemes import find_scheme
+from castwise.quantization.weights.decoding import (
+    Decoding,
+    can_be_stacked,
+    is_stacked_alike,
+    part_names,
+    stack_of,
+)
 
 _BYTE = 8
 
@@ -58,6 +78,8 @@ class TranscodedWeight:
         plan: Decoding,  # how it is read, its matrices as they are stored
         *,
         stored_tensors: StoredTensors,  # the tensors of all shards
+        # The first of all weights that differ in names alone, by what tells them from others
+        kinds: dict[object, TranscodedWeight],
         # Told of its payload if zero points are such as decoders do not agree on
         warn: Callable[[str], None],
     ) -> None:
@@ -72,6 +94,11 @@ class TranscodedWeight:
         self.form: Views | None = None
         self._stem = ""
         self.stored_tensors = stored_tensors
+        self._kinds = kinds
+        self._new_tensors: list[DerivedTensor] = []
+        # What its new tensors are called behind its parameter, by their names
+        self._part_names: dict[str, str] = {}
+        self._is_prepared = False
         self._warn = warn
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.whole
@@ -121,6 +148,48 @@ class TranscodedWeight:
 
     def tensors(self) -> list[DerivedTensor]:
         """List the tensors that it becomes and that are not there as they are."""
+        kind = id(self.plan.similar), id(self.form), type(self.level)
+        first = None if self.plan.similar is None else self._kinds.setdefault(kind, self)
+        if first is None or first is self or self.level is not None:
+            self._new_tensors = self._prepare()
+        else:
+            self._new_tensors = self._rename(first)
+        return self._new_tensors
+
+    def _rename(self, first: TranscodedWeight) -> list[DerivedTensor]:
+        """List the tensors of a weight that differs from another one in names alone."""
+        homes = zip(
+            *[(each.weight.payload, *each.weight.parts) for each in (first, self)], strict=True
+        )
+        names = dict(homes)
+        self._staying = {names[name] for name in first._staying}
+        new_names = [
+            self._name_part(first._part_names[tensor.info.name]) for tensor in first._new_tensors
+        ]
+        if not new_names:
+            return []
+        payload = next(
+            (name for name, row in zip(new_names, first._new_tensors, strict=True) if row.scheme),
+            new_names[0],
+        )
+        job = WeightJob(
+            payload, partial(self._slabs, payload), first._new_tensors[0].job.stack, self, new_names
+        )
+        return [
+            DerivedTensor(
+                row.info._replace(name=name),
+                row.format,
+                names[row.home],
+                [names[source] for source in row.sources],
+                job,
+                row.scheme,
+            )
+            for name, row in zip(new_names, first._new_tensors, strict=True)
+        ]
+
+    def _prepare(self) -> list[DerivedTensor]:
+        """List the tensors that it becomes, and what makes each of them."""
+        self._is_prepared = True
         form = self.form
         assert form is not None, "by `becomes`"  # noqa: S101
         self._slab_maker = SlabMaker(self.weight, self.plan, form, self.level, self._warn)
@@ -146,7 +215,9 @@ class TranscodedWeight:
         # The row of the codes has what is lost, unless they stay where they are.
         codes = next((row for row in new_tensors if row.scheme is not None), None)
         name = (codes or new_tensors[0]).info.name
-        job = WeightJob(name, partial(self._slabs, name))
+        names = [tensor.info.name for tensor in new_tensors]
+        stack = self._stack_of(new_tensors)
+        job = WeightJob(name, partial(self._slabs, name), stack, self, names)
         names_left_out = () if codes is None else self.left_out(new_tensors)
         lost_bytes = sum(self.stored_tensors[name].nbytes for name in names_left_out)
         return [
@@ -161,11 +232,69 @@ class TranscodedWeight:
         self, payload: str, names: Collection[str], _format: str | None
     ) -> Iterator[WeightSlab]:
         """List the slabs that make some of its tensors."""
+        if not self._is_prepared:
+            self._prepare()
         yield from self._slab_maker.slabs(names)
         for name in self._single_slabs.keys() & names:
             yield from slabs_of_one(name, self._single_slabs[name])
         if payload in names and self._slab_maker.keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
+
+    def _stack_of(self, tensors: Sequence[DerivedTensor]) -> WeightStack | None:
+        """Return what makes it with weights that differ in names alone; None if nothing does."""
+        form, plan, stored = self.form, self.plan, [self.weight.payload, *self.weight.parts]
+        assert form is not None, "by `becomes`"  # noqa: S101
+        elements = math.prod(plan.shape)
+        is_stacked = (
+            plan.similar is not None
+            and can_be_stacked(plan.whole)
+            and is_stacked_alike(form)
+            and form.scheme.bits == find_scheme(self.weight.scheme or "").bits
+            and not isinstance(self.level, Power)
+            and all(map(self.stored_tensors.are_stacked, stored))
+            and 2 * elements <= STACK_ELEMENTS
+        )
+        if not is_stacked:
+            return None
+        kind = id(plan.similar), id(form), type(self.level)
+        first = self._kinds[kind]
+        if first is self:
+            return WeightStack(elements, self._make_stack)
+        return first._new_tensors[0].job.stack if len(tensors) == len(first._new_tensors) else None
+
+    def _make_stack(
+        self, weights: Sequence[TranscodedWeight]
+    ) -> tuple[Sequence[Array], Sequence[DecodeReport]] | None:
+        """Make small weights; None if one of them loses values, or is warned of."""
+        form, whole, tensors = self.form, self.plan.whole, self.stored_tensors
+        assert form is not None, "by `becomes`"  # noqa: S101
+        try:
+            names = [part_names(weight.plan.whole) for weight in weights]
+            q = stack_of(whole, [tensors.stack(part) for part in zip(*names, strict=True)])
+        except CheckpointError:
+            return None
+        if not all(scales_tell(q, np.dtype(np.float32), reads_codes=True)) or wrapped_zeros(q):
+            return None
+        arrays = []
+        for index, tensor in enumerate(self._new_tensors):
+            others = [weight._new_tensors[index] for weight in weights]
+            if (key := self._slab_maker.keys.get(tensor.info.name)) is not None:
+                array = converted_part(q, of_shape(form, (len(weights), *form.shape)), key)
+            elif tensor.info.name in self._copies:
+                array = tensors.stack([other.home for other in others])
+            else:
+                each = [(self, tensor)]  # a constant is that of all
+                if self.level is not None:
+                    each = [*zip(weights, others, strict=True)]
+                singles = np.stack([weight._make_single(single) for weight, single in each])
+                array = np.broadcast_to(singles, (len(weights), *singles.shape[1:]))
+            arrays.append(array)
+        return arrays, [DecodeReport(math.prod(form.shape))] * len(weights)
+
+    def _make_single(self, tensor: DerivedTensor) -> Array:
+        """Make a constant, or one number."""
+        ((_, make),) = self._single_slabs[tensor.info.name]()
+        return make()
 
     def left_out(self, tensors: Sequence[DerivedTensor]) -> set[str]:
         """Name the stored tensors that have no place any more."""
@@ -199,7 +328,9 @@ class TranscodedWeight:
         return DerivedTensor(info, format_name, home, sources, _NO_JOB, scheme=scheme)
 
     def _name_part(self, part: str) -> str:
-        return name_part(part, self._stem) if part else self._stem
+        name = name_part(part, self._stem) if part else self._stem
+        self._part_names[name] = part
+        return name
 
     def _tensor(
         self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
