@@ -44,7 +44,7 @@ _WEIGHT_DTYPES = sorted(
     ),
     key=lambda row: row.mantissa_bits,
 )
-_MOST_EXPONENT = 1000
+_MOST_EXPONENT = 1000  # a float64 has 1023
 _LEAST_ELEMENTS = 100
 """Elements that carry the signal, at least: the noise of fewer is known to more than 1 dB."""
 
