@@ -50,7 +50,6 @@ WITH_COMMANDS = [
 """The pages whose commands are about `model`, a model of the reader's."""
 PLAIN = [page for page in EVERY_PAGE if page not in {readme.BENCHES, ROOT / "CHANGELOG.md"}]
 """The pages whose sentences are short: all but the log of measurements and that of changes."""
-DIVERGENCES = PACKAGE / "compat" / "divergences.md"
 LONGEST = 32
 """Words of a sentence."""
 TURNS = (
@@ -197,7 +196,7 @@ def test_sentences_are_short(page: Path) -> None:
         assert len(sentence.split()) <= LONGEST, sentence
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != DIVERGENCES], ids=page_name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_sentences_name_their_subjects(page: Path) -> None:
     for sentence in sentences(text_of(page)):
         found = [turn for turn in TURNS if re.search(turn, sentence)]

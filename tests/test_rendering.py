@@ -239,6 +239,55 @@ def test_a_page_takes_less_than_200_bytes_a_tensor() -> None:
     assert len(summary._repr_html_()) < 100_000
 
 
+def test_losses_begin_with_the_decision_and_end_with_the_meanings() -> None:
+    array = np.geomspace(1e-3, 1e3, 1000)
+    array[0] = np.nan
+    beyond = (array > 464).sum()  # the middle between 448 and what would be the next number
+    report = castwise.cast(array, "float8_e4m3fn", report=True)[1]
+    smooth = np.random.default_rng(0).standard_normal((64, 64))
+    decisions: list[tuple[Any, list[str]]] = [
+        (
+            report,
+            [
+                f"of 1,000 elements: {beyond} overflowed, 1 NaN in the source",
+                "signal to noise: -inf",
+            ],
+        ),
+        (castwise.survey(smooth).predict("int8_channel"), ["expected of int8_channel"]),
+        (
+            castwise.survey(np.ones(9)).predict("nvfp4"),
+            [
+                "expected of nvfp4",
+                "of 9 elements: none underflowed",
+                "signal to noise: not known, as few magnitudes, or magnitudes alike, carry the "
+                "signal",
+            ],
+        ),
+    ]
+    for losses, decision in decisions:
+        fragment = losses._repr_html_()
+        parsed = check_stands_alone(fragment)
+        texts = [text for text in parsed.texts if text.strip()]
+        assert texts[1 : 1 + len(decision)] == decision  # after the style
+        (meanings,) = re.findall("<summary>what the rows mean</summary>(.*)</details>", fragment)
+        names = re.findall(r"<tr><td>(\w+)", fragment)
+        assert [*dict.fromkeys(re.findall(r"<p>(\w+): [A-Z]", meanings))] == names
+        assert len(names) >= 6
+        lost = {"overflowed", "saturated", "underflowed"}
+        bold = set(re.findall(r"<tr><td>(\w+)<td><b>", fragment))
+        assert bold == {name for name in lost & {*names} if getattr(losses, name)}
+    assert "\n" in str(castwise.survey(smooth).predict("float16"))
+
+
+def test_a_fragment_has_ink_and_paper_of_its_own() -> None:
+    """A notebook may be light on a dark system, whose ink is light."""
+    (rule,) = re.findall(
+        r"^\.castwise\{([^}]*)\}", html_of([])[len('<div class="castwise"><style>') :]
+    )
+    assert "color:var(--ink)" in rule
+    assert "background:var(--paper)" in rule
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rendered") / "model.safetensors"

@@ -317,6 +317,7 @@ class CastReport:
     @property
     def sqnr_db(self) -> float: ...
     def to_dict(self) -> dict[str, Any]: ...
+    def _repr_html_(self) -> str: ...
     def __add__(self, other: CastReport, /) -> CastReport: ...
     def __radd__(self, other: Literal[0], /) -> CastReport: ...
     def __reduce__(self) -> Any: ...
@@ -560,7 +561,7 @@ def parse_gguf_header(
     read: Callable[[int, int], bytes],
     size: int,
     tensor: Callable[[str, tuple[int, ...], int, int], object],
-    refusal: type[Exception],
+    refusal: Callable[[str], Exception],
 ) -> tuple[dict[str, str | float], dict[str, int], tuple[dict[str, int], int], int, int]:
     """Parse the header of a GGUF file.
 
@@ -574,7 +575,7 @@ def parse_gguf_header(
         Takes the name, the shape, the number of the type and the offset in the data of each tensor,
         in their order.
     refusal
-        The exception that a header that lies raises.
+        Makes the exception of a fault of the header.
 
     Returns
     -------
@@ -586,7 +587,7 @@ def parse_gguf_header(
     """
 
 def parse_gguf_array(
-    read: Callable[[int, int], bytes], size: int, begin: int, refusal: type[Exception]
+    read: Callable[[int, int], bytes], size: int, begin: int, refusal: Callable[[str], Exception]
 ) -> list[str | float]:
     """Parse an array of the header of a GGUF file, which begins at a byte; the rest is as above."""
 

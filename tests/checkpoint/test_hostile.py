@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import refusals
 import support
 from bad_files import assert_refused
 from castwise import checkpoint, dtype_policies
@@ -377,6 +378,23 @@ def test_a_file_that_is_cut_off_is_to_be_fetched_again(tmp_path: Path, name: str
         path.write_bytes(whole[:size])
         with pytest.raises(checkpoint.CheckpointError, match=r"fetch the file again$"):
             checkpoint.inspect(path)
+
+
+def test_every_refusal_of_a_damaged_file_has_a_remedy() -> None:
+    """In the record, with which the tests that provoke these refusals compare them."""
+    provoked = re.compile(
+        r"checkpoint/test_hostile\.py::test_(safetensors|npy_and_members_of_npz|zip_files|indexes)\["
+        r"|checkpoint/test_torch\.py::test_files_that_lie\["
+        r"|quantization/test_gguf\.py::test_headers_that_lie"
+    )
+    texts = {
+        text
+        for name, refused in refusals.record().items()
+        if provoked.match(name)
+        for text in refused
+    }
+    assert len(texts) > 100
+    assert not [text for text in sorted(texts) if "; " not in text]
 
 
 def test_a_damaged_shard_stops_everything_before_it_starts(tmp_path: Path) -> None:

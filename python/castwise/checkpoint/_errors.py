@@ -21,6 +21,11 @@ class CheckpointError(ValueError):
     """
 
 
+def damage(fault: str) -> CheckpointError:
+    """Return the refusal of a file that is cut off, or that its format does not allow."""
+    return CheckpointError(f"{fault}; {FETCH}")
+
+
 def join_names(names: Sequence[str]) -> str:
     """Write names in a row: the first ones, and how many more there are."""
     more = len(names) - _MAX_LISTED

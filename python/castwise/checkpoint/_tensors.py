@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from castwise._core import FormatInfo, finfo
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.text.spelling import typed_format
 from castwise.text.wording import argument, of_core
 
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 OTHER = "other"
 
 _MAX_AXES = 64  # numpy's own limit
-_MAX_ELEMENTS = 2**63 - 1
+_MAX_ELEMENTS = 2**63 - 1  # of an array of numpy, whose sizes are intp
 
 
 class TensorInfo(NamedTuple):
@@ -138,10 +138,10 @@ def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Return `shape` as a tuple that numpy can hold, or refuse it, naming the tensor."""
     lengths = tuple(shape)
     if len(lengths) > _MAX_AXES:
-        raise CheckpointError(f"tensor {name!r} has {len(lengths)} axes; numpy allows {_MAX_AXES}")
+        raise damage(f"tensor {name!r} has {len(lengths)} axes; numpy allows {_MAX_AXES}")
     # Axes of length 0 do not help: numpy multiplies the others, so that strides cannot overflow.
     if math.prod(filter(None, lengths)) > _MAX_ELEMENTS:
-        raise CheckpointError(f"tensor {name!r} has shape {lengths}, too large for numpy")
+        raise damage(f"tensor {name!r} has shape {lengths}, too large for numpy")
     return lengths
 
 

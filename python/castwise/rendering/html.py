@@ -23,10 +23,11 @@ from castwise.text.brief import counted
 _ROWS_OF_FRAGMENT = 100
 """Rows of a table in a notebook, whose file keeps them."""
 
-# Blue and orange are told apart by all who see colors, and differ in print.
+# Blue and orange are told apart by all who see colors, and differ in print. A fragment has its own
+# paper: a notebook may be light on a dark system, where light ink would be invisible on its page.
 _STYLE = """\
 .castwise{--ink:#1b1b1b;--paper:#fff;--faint:#d9d9d9;--bar:#0b61a4;--mark:#b34700;
-color:var(--ink);font:14px/1.45 system-ui,sans-serif}
+color:var(--ink);background:var(--paper);font:14px/1.45 system-ui,sans-serif}
 @media(prefers-color-scheme:dark){.castwise{--ink:#e8e8e8;--paper:#161616;--faint:#444;
 --bar:#6cb6f5;--mark:#ff9d57}}
 .castwise .wide{overflow:auto;max-height:90vh}
@@ -57,7 +58,7 @@ h1{font:600 20px/1.3 system-ui,sans-serif;overflow-wrap:anywhere;margin:0 0 .3em
 @media(prefers-color-scheme:dark){body{background:#161616}}
 @page{size:landscape;margin:1cm}
 @media print{body{background:#fff;margin:0;padding:0}
-main.castwise{--ink:#000;--faint:#bbb;--bar:#0b61a4;--mark:#b34700;font-size:9px}
+main.castwise{--ink:#000;--paper:#fff;--faint:#bbb;--bar:#0b61a4;--mark:#b34700;font-size:9px}
 main.castwise .wide{overflow:visible;max-height:none}
 main.castwise table{font-size:inherit}
 main.castwise :is(th,td){position:static}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self, cast
 
 import numpy as np
@@ -21,7 +21,8 @@ from castwise.quantization import Scheme, schemes
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import check_scales
 from castwise.rendering import Rendered
-from castwise.rendering.sheet import Sheet, Table
+from castwise.rendering.losses import loss_sheet
+from castwise.rendering.sheet import Sheet
 from castwise.surveys._densities import densities
 from castwise.surveys._responses import DEPTHS, Response, response, spread_points
 from castwise.surveys._searched_scales import loss_ratios
@@ -43,7 +44,7 @@ _WEIGHT_DTYPES = sorted(
     ),
     key=lambda row: row.mantissa_bits,
 )
-_MOST_EXPONENT = 1000
+_MOST_EXPONENT = 1000  # a float64 has 1023
 _LEAST_ELEMENTS = 100
 """Elements that carry the signal, at least: the noise of fewer is known to more than 1 dB."""
 
@@ -63,6 +64,9 @@ the maximum's, they have no density that is known: of all that are normal it is 
 
 _ALIKE_BLOCKS, _ALIKE_NOISE = 0.9, 1.25
 """The share of blocks in one eighth from which it counts how noise differs within an eighth."""
+
+_OF_FORMATS = {"overflowed", "saturated", "subnormal"}
+"""Fields that are predicted for formats only."""
 
 _Column = NDArray[np.float64]
 
@@ -115,14 +119,11 @@ class Prediction(Rendered):
         )
 
     def __sheet__(self) -> Sheet:
-        """Return a table of the fields."""
-        rows = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            text = f"{value:.2f}" if isinstance(value, float) else f"{value}"
-            text = "not known" if value is None else text
-            rows.append((field.name, text))
-        return [Table.of((), rows, 1)]
+        """Return what is expected, the tables of the fields, and their meanings."""
+        fields = self.to_dict()
+        if self.target not in _core.formats():  # of a scheme, these are not predicted
+            fields = {name: fields[name] for name in fields if name not in _OF_FORMATS}
+        return loss_sheet(fields, (f"expected of {self.target}",))
 
     to_dict = plain_fields
 

@@ -5,7 +5,7 @@ use castwise_logic::checkpoint::gguf::{
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 /// The values of a header, where its arrays begin, where its pairs begin and the last ends, where the data start, and the
 /// alignment of tensors.
@@ -14,7 +14,7 @@ type Header<'py> = (Bound<'py, PyDict>, Bound<'py, PyDict>, (Bound<'py, PyDict>,
 /// Parse the header of a GGUF file.
 ///
 /// `read` returns bytes of the file, which has the length `size`; `tensor` takes name, shape, type and offset of each; a
-/// header that lies raises `refusal`. Returns the values, the places of arrays and those of pairs by key, with the end of the
+/// header that lies raises what `refusal` makes of the fault. Returns the values, the places of arrays and those of pairs by key, with the end of the
 /// last, the start of the data and the alignment.
 #[pyfunction]
 pub(crate) fn parse_gguf_header<'py>(
@@ -22,7 +22,7 @@ pub(crate) fn parse_gguf_header<'py>(
     read: Bound<'py, PyAny>,
     size: u64,
     tensor: &Bound<'py, PyAny>,
-    refusal: &Bound<'py, PyType>,
+    refusal: &Bound<'py, PyAny>,
 ) -> PyResult<Header<'py>> {
     let (values, arrays, pairs) = (PyDict::new(py), PyDict::new(py), PyDict::new(py));
     let data = parse(
@@ -49,7 +49,7 @@ pub(crate) fn parse_gguf_array<'py>(
     read: Bound<'py, PyAny>,
     size: u64,
     begin: u64,
-    refusal: &Bound<'py, PyType>,
+    refusal: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyList>> {
     let items = PyList::empty(py);
     parse_array(File { read, size }, begin, |value| items.append(object(py, value)?))
@@ -87,14 +87,14 @@ fn object<'py>(py: Python<'py>, value: Value<'_>) -> PyResult<Bound<'py, PyAny>>
 }
 
 /// The exception for an error: what was raised, or the refusal.
-fn exception(refusal: &Bound<'_, PyType>, error: Error<PyErr>) -> PyErr {
+fn exception(refusal: &Bound<'_, PyAny>, error: Error<PyErr>) -> PyErr {
     match error {
         Error::Raised(error) => error,
         Error::Refused(fault) => refused(refusal, &fault).unwrap_or_else(|error| error),
     }
 }
 
-fn refused(refusal: &Bound<'_, PyType>, fault: &Fault) -> PyResult<PyErr> {
+fn refused(refusal: &Bound<'_, PyAny>, fault: &Fault) -> PyResult<PyErr> {
     let py = refusal.py();
     let mut text = explanation(py, fault)?;
     let mut cause = None;

@@ -165,6 +165,11 @@ impl CastReport {
         Ok(dict)
     }
 
+    /// For notebooks: what was lost first, as tables with the meanings of the rows.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("castwise.rendering.losses")?.call_method1("html_of_report", (slf,))
+    }
+
     fn __add__(&self, other: &Self) -> Self {
         let mut sum = self.whole();
         sum += &other.whole();

@@ -68,13 +68,13 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownFormat { name, nearest } => {
-                write!(f, "dtype={name:?} is not a format castwise knows.")?;
+                write!(f, "{name:?} is not the name of a format.")?;
                 if let [first, rest @ ..] = nearest.as_slice() {
                     write!(f, " Did you mean {first:?}")?;
                     rest.iter().try_for_each(|name| write!(f, " or {name:?}"))?;
                     f.write_str("?")?;
                 }
-                f.write_str(" castwise.formats() lists all.")
+                f.write_str(" `Format::all()` lists all.")
             }
             Self::UnknownOption { argument, value, valid } => {
                 write!(f, "{argument}={value} is not valid; use one of ")?;
@@ -89,8 +89,8 @@ impl fmt::Display for Error {
             }
             Self::Unsupported { source, target } => write!(
                 f,
-                "cannot cast {source:?} to {target:?}: the imaginary part would be lost. Cast `x.real` (or \
-                 `x.imag`, or `abs(x)`) instead."
+                "cannot cast {source:?} to {target:?}: the imaginary part would be lost. Cast the real or the imaginary \
+                 part instead."
             ),
             Self::Overflow { index, value, scale, target } => {
                 write!(f, "value {value}")?;

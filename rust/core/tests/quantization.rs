@@ -9,8 +9,8 @@ use castwise_core::codec::reference::value_of;
 use castwise_core::cpu::Level;
 use castwise_core::parse::parse;
 use castwise_core::quantization::{
-    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, Scheme, TABLE, block_amax,
-    decode, encode,
+    Array, Decoding, Element, Encoded, Encoding, GlobalUse, Meaning, Packing, ScaleChoice, Scheme, TABLE,
+    block_amax, decode, encode,
 };
 
 const ROWS: usize = 3;
@@ -157,6 +157,43 @@ fn schemes_encode_alike_on_every_level_and_decode_to_what_is_near() {
         for recipe in scheme.recipes() {
             check(scheme, recipe, &x, &values);
         }
+    }
+}
+
+/// The scheme is blamed only if none of its recipes has the choice.
+#[test]
+fn a_refusal_of_scales_names_the_recipe_or_the_schemes_that_have_them() {
+    let x = Owned::of_f32(&[ROWS, COLUMNS], |index| index as f32);
+    for (name, recipe, scales, expected) in [
+        (
+            "int4_group",
+            "mlx",
+            ScaleChoice::Best,
+            "recipe=\"mlx\" of scheme=\"int4_group\"; use scales=\"amax\", or one of the recipes compressed-tensors",
+        ),
+        (
+            "fp8_channel",
+            "deepseek",
+            ScaleChoice::Best,
+            "scheme=\"fp8_channel\"; use scales=\"amax\", or one of the schemes mxfp8_e4m3",
+        ),
+        (
+            "mxfp4",
+            "torchao",
+            ScaleChoice::FourOverSix,
+            "scheme=\"mxfp4\"; use scales=\"amax\", or one of the schemes nvfp4.",
+        ),
+    ] {
+        let scheme = Scheme::find(name).unwrap();
+        let (mut data, mut scale) = (
+            Owned::new("uint8", &[ROWS, COLUMNS * scheme.bits as usize / 8], |_| 0),
+            Owned::of_f32(&[1, 1], |_| 0.0),
+        );
+        let to = Encoded { data: data.target(), scale: scale.target(), zero_point: None, bias: None };
+        let encoding = Encoding { scales, ..encoding(&x, scheme, recipe) };
+        // SAFETY: arrays of their own.
+        let message = unsafe { encode(encoding, &to, 1) }.err().unwrap().to_string();
+        assert!(message.contains(expected), "{message}");
     }
 }
 

@@ -65,10 +65,10 @@ def loss_scale(value: Any = "dynamic") -> LossScale:
             "which jax has with jax.config.update('jax_enable_x64', True) only."
         )
     whole = np.int64 if wide else np.int32
-    counter, left, floor_steps = (whole(getattr(machine, name)) for name in _FIELDS[1:])
+    counter, hysteresis_left, floor_steps = (whole(getattr(machine, name)) for name in _FIELDS[1:])
     # Without the state, so that one compiled program steps all that have the same parameters.
     parameters = DynamicLossScale.from_config(machine.get_config())
-    return LossScale(real(machine.scale), counter, left, floor_steps, parameters)
+    return LossScale(real(machine.scale), counter, hysteresis_left, floor_steps, parameters)
 
 
 @dataclasses.dataclass(frozen=True)

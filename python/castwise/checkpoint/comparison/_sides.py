@@ -265,15 +265,15 @@ def piece_elements(name: str | None, nbytes: int) -> int:
 
 def in_pieces(arrays: Iterator[NDArray[Any]], counts: Iterable[int]) -> Iterator[NDArray[Any]]:
     """Cut a stream of flat arrays into others of so many elements each, the last what is left."""
-    left: NDArray[Any] | None = None  # of an array, after what a piece took of it
+    rest: NDArray[Any] | None = None  # of an array, after what a piece took of it
     for count in counts:
         parts: list[NDArray[Any]] = []
         missing = count
-        while missing and (array := next(arrays, None) if left is None else left) is not None:
+        while missing and (array := next(arrays, None) if rest is None else rest) is not None:
             if array.size <= missing:
-                part, left = array, None
+                part, rest = array, None
             else:
-                part, left = array[:missing], array[missing:]
+                part, rest = array[:missing], array[missing:]
             missing -= part.size
             if part.size:
                 parts.append(part)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import format_of
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def explain_errors(path: Path | None) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f"{where}{error}") from error
     except (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-        raise CheckpointError(f"{where}the HDF5 file is damaged: {error}; {FETCH}") from error
+        raise damage(f"{where}the HDF5 file is damaged: {error}") from error
     except OSError as error:
         if error.errno not in {None, errno.EINVAL}:  # the second: a place before the file
             raise
-        raise CheckpointError(f"{where}the HDF5 file is damaged: {error}; {FETCH}") from error
+        raise damage(f"{where}the HDF5 file is damaged: {error}") from error
 
 
 class Window(io.RawIOBase):
@@ -224,10 +224,12 @@ def walk(
     """
     h5py = h5py_module()
     if depth > _MAX_DEPTH:
-        raise CheckpointError(f"groups stand more than {_MAX_DEPTH} deep, or inside of themselves")
+        raise damage(f"groups stand more than {_MAX_DEPTH} deep, or inside of themselves")
     addresses = set() if addresses is None else addresses
     if (address := h5py.h5o.get_info(group.id).addr) in addresses:
-        raise CheckpointError(f"group {name!r} stands at two places")
+        raise CheckpointError(
+            f"group {name!r} stands at two places; write the file anew without links"
+        )
     addresses.add(address)
     yield name, group
     for key in group:
@@ -235,7 +237,10 @@ def walk(
         link = group.get(key, getlink=True)
         if not isinstance(link, h5py.HardLink):
             kind = "another file" if isinstance(link, h5py.ExternalLink) else "another name"
-            raise CheckpointError(f"{path!r} is a link to {kind}, which castwise does not follow")
+            raise CheckpointError(
+                f"{path!r} is a link to {kind}, which castwise does not follow; copy what it "
+                "leads to into its place"
+            )
         item = group[key]
         if isinstance(item, h5py.Group):
             yield from walk(item, path, depth + 1, addresses)
@@ -257,10 +262,14 @@ def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
     """Refuse a dataset whose data is not in a file of `size` bytes, or not plausible."""
     if dataset.is_virtual:
         raise CheckpointError(
-            f"dataset {name!r} is a view of other datasets, which may be anywhere"
+            f"dataset {name!r} is a view of other datasets, which may be anywhere; copy "
+            "their data into it"
         )
     if dataset.external:
-        raise CheckpointError(f"the data of {name!r} is in another file: {dataset.external[0][0]}")
+        raise CheckpointError(
+            f"the data of {name!r} is in another file, {dataset.external[0][0]}; copy "
+            "it into this file"
+        )
     properties = dataset.id.get_create_plist()
     for index in range(properties.get_nfilters()):
         code = properties.get_filter(index)[0]
@@ -272,7 +281,7 @@ def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
     nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
     stored_bytes = min(dataset.id.get_storage_size(), size)
     if nbytes > max(stored_bytes * _DEFLATE_LIMIT, _MIN_LIMIT):
-        raise CheckpointError(
+        raise damage(
             f"dataset {name!r} claims {nbytes:,} bytes, and {stored_bytes:,} are stored, which "
             "cannot hold so much"
         )

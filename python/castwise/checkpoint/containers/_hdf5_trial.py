@@ -26,7 +26,7 @@ read({file!r}, {begin}, {size})
 """
 # Python and h5py start within that on a slow machine; a loop in a damaged file has no end.
 _SECONDS = 60
-_SECONDS_PER_BYTE = 1e-7
+_SECONDS_PER_BYTE = 1e-7  # of a disk that reads 10 MB/s
 
 
 def try_reading(path: Path, begin: int, size: int) -> None:

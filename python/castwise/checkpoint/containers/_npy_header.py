@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from castwise._core import FormatInfo, parse_literal
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import FETCH, CheckpointError, damage
 from castwise.checkpoint._tensors import (
     OTHER,
     UNKNOWN,
@@ -90,9 +90,9 @@ def read_npy_header(
         info = TensorInfo(name, None, OTHER, "object (pickle)", shape, available)
         return NpyHeader(info, None, fields["fortran_order"], length)
     if math.prod(shape) * dtype.itemsize != available:
-        raise CheckpointError(
+        raise damage(
             f"array {name!r} of {stored_dtype} and shape {shape} needs "
-            f"{math.prod(shape) * dtype.itemsize:,} bytes, the file has {available:,}; {FETCH}"
+            f"{math.prod(shape) * dtype.itemsize:,} bytes, the file has {available:,}"
         )
     row = _wrapped_format(dtype) or format_of(dtype)
     if row is None and dtype.names is None and dtype.kind == "V":
@@ -124,8 +124,9 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], name: str, *, fortr
     try:
         read_npy_header(header, name, nbytes + math.prod(shape) * dtype.itemsize, None)
     except CheckpointError as error:
+        reason = str(error).removesuffix(f"; {FETCH}")  # nothing was fetched
         raise CheckpointError(
-            f"what could not be read back is not written: {error}; save the fields as arrays of "
+            f"what could not be read back is not written: {reason}; save the fields as arrays of "
             "their own in an .npz"
         ) from error
     return header.getvalue()
@@ -188,7 +189,7 @@ def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
     magic = file.read(npy.MAGIC_LEN)
     version = tuple(magic[-2:])
     if magic[: len(npy.MAGIC_PREFIX)] != npy.MAGIC_PREFIX or version not in _LENGTH_BYTES:
-        raise CheckpointError(f"array {name!r} does not start as an .npy array of version 1 to 3")
+        raise damage(f"array {name!r} does not start as an .npy array of version 1 to 3")
     width = _LENGTH_BYTES[version]
     length = int.from_bytes(file.read(width), "little")
     if length > _MAX_HEADER_BYTES:
@@ -198,13 +199,13 @@ def _read_fields(file: IO[bytes], name: str) -> tuple[dict[str, Any], int]:
         )
     text = file.read(length)
     if len(text) < length:
-        raise CheckpointError(f"array {name!r}: the .npy header is damaged: it ends early; {FETCH}")
+        raise damage(f"array {name!r}: the .npy header is damaged: it ends early")
     try:
         fields = parse_literal(text.decode("utf-8" if version == (3, 0) else "latin-1"))
     except (ValueError, SyntaxError, TypeError) as error:
-        raise CheckpointError(f"array {name!r}: the .npy header is damaged: {error}") from error
+        raise damage(f"array {name!r}: the .npy header is damaged: {error}") from error
     if not _is_header(fields):
-        raise CheckpointError(
+        raise damage(
             f"array {name!r}: the .npy header is damaged: it must give descr, fortran_order and "
             "a shape of whole numbers"
         )
@@ -228,9 +229,7 @@ def _dtype_of(descr: object, name: str) -> tuple[np.dtype[Any] | None, str]:
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, SyntaxError) as error:
         match = _NAMELESS.fullmatch(descr) if isinstance(descr, str) else None
         if match is None:
-            raise CheckpointError(
-                f"array {name!r}: numpy knows no dtype {descr!r}: {error}"
-            ) from error
+            raise damage(f"array {name!r}: numpy knows no dtype {descr!r}: {error}") from error
         return np.dtype(f"V{match[1]}"), str(descr)
     if dtype.subdtype is not None:
         raise CheckpointError(

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint.containers._torch_values import (
     GLOBALS,
     REFUSED_AT_ONCE,
@@ -66,27 +66,23 @@ class TorchPickle:
                     return self._stack.pop()
                 instruction = instructions.get(code)
                 if instruction is None:
-                    raise CheckpointError(
+                    raise damage(
                         f"the pickle has the instruction {code!r}, which torch never writes"
                     )
                 instruction(self)
         except (IndexError, KeyError, UnicodeDecodeError, struct.error) as error:
-            raise CheckpointError(f"the pickle is damaged; {FETCH}") from error
+            raise damage("the pickle is damaged") from error
         except (AttributeError, TypeError) as error:  # a list, a text or a mapping was wanted
-            raise CheckpointError(
-                f"the pickle is damaged: an instruction has no operand; {FETCH}"
-            ) from error
-        raise CheckpointError(f"the pickle has more than {_MAX_INSTRUCTIONS:,} instructions")
+            raise damage("the pickle is damaged: an instruction has no operand") from error
+        raise damage(f"the pickle has more than {_MAX_INSTRUCTIONS:,} instructions")
 
     def _take(self, size: int) -> bytes:
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise CheckpointError(
-                f"the pickle is truncated, or has more than {MAX_PICKLE_BYTES:,} bytes; {FETCH}"
-            )
+            raise damage(f"the pickle is truncated, or has more than {MAX_PICKLE_BYTES:,} bytes")
         piece = self._file.read(size)
         if len(piece) < size:
-            raise CheckpointError(f"the pickle is truncated; {FETCH}")
+            raise damage("the pickle is truncated")
         return piece
 
     def _number(self, size: int) -> int:
@@ -96,9 +92,7 @@ class TorchPickle:
         line = self._file.readline(_MAX_NAME)
         self._bytes_left -= len(line)
         if self._bytes_left < 0 or not line.endswith(b"\n"):
-            raise CheckpointError(
-                f"the pickle is damaged: it names a function without an end; {FETCH}"
-            )
+            raise damage("the pickle is damaged: it names a function without an end")
         return line[:-1].decode()
 
     def _push(self, value: object) -> None:
@@ -233,16 +227,16 @@ class TorchPickle:
             or len(reference) not in {5, 6}
             or reference[0] != "storage"
         ):
-            raise CheckpointError("the pickle refers to something else than a storage")
+            raise damage("the pickle refers to something else than a storage")
         _, kind, key, _, size, *view = reference
         is_known = isinstance(kind, StorageType) and isinstance(key, str) and len(key) <= _MAX_NAME
         if not is_known or not is_count(size):
-            raise CheckpointError("the pickle describes a storage that torch does not have")
+            raise damage("the pickle describes a storage that torch does not have")
         problem = None if view in ([], [None]) else f"in a storage that is a view; {REMEDY}"
         description = TorchStorage(key, kind.dtype, size, problem)
         storage = self.storages.setdefault(key, description)
         if storage != description:
-            raise CheckpointError(f"storage {key!r} is described in two ways")
+            raise damage(f"storage {key!r} is described in two ways")
         self._stack.append(storage)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeGuard
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 
 REMEDY = (
     "where you trust the file, load it in torch and save only the tensors: "
@@ -129,19 +129,19 @@ def _tensor(
     """Check a tensor that torch describes by storage, offset, shape and strides."""
     storage, offset, shape, strides = view
     if not isinstance(storage, TorchStorage):
-        raise CheckpointError("a tensor names no storage")
+        raise damage("a tensor names no storage")
     dtype = dtype or storage.dtype
     if dtype is None:
-        raise CheckpointError(f"the tensor of storage {storage.key!r} has no dtype")
+        raise damage(f"the tensor of storage {storage.key!r} has no dtype")
     if not (
         isinstance(shape, tuple) and isinstance(strides, tuple) and is_count(offset)
     ) or not all(is_count(number) for number in (*shape, *strides)):
-        raise CheckpointError(
+        raise damage(
             f"the tensor of storage {storage.key!r} has an offset, a shape or strides that are "
             "not numbers of elements"
         )
     if len(shape) != len(strides):
-        raise CheckpointError(
+        raise damage(
             f"the tensor of storage {storage.key!r} has {len(shape)} axes and {len(strides)} "
             "strides"
         )
@@ -166,7 +166,7 @@ def _tensor_v3(*arguments: object) -> TorchTensor:
     """Take the same, with the dtype before the flags."""
     dtype = arguments[6] if len(arguments) > 6 else None  # noqa: PLR2004
     if not isinstance(dtype, TorchDtype):
-        raise CheckpointError("a tensor has something else for a dtype")
+        raise damage("a tensor has something else for a dtype")
     return _tensor(dtype.name, arguments[:4], arguments[7:])
 
 
@@ -174,7 +174,7 @@ def _parameter(data: object, *arguments: object) -> TorchTensor:
     """Return the tensor of a parameter."""
     del arguments
     if not isinstance(data, TorchTensor):
-        raise CheckpointError("a parameter is not made of a tensor")
+        raise damage("a parameter is not made of a tensor")
     return data
 
 
@@ -191,7 +191,7 @@ def _ordered_dict(pairs: Iterable[object] = ()) -> dict[Any, Any]:
     mapping: dict[Any, Any] = {}
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:  # noqa: PLR2004
-            raise CheckpointError("an OrderedDict is not made of pairs")
+            raise damage("an OrderedDict is not made of pairs")
         mapping[key_of(pair[0])] = pair[1]
     return mapping
 
@@ -263,7 +263,9 @@ def call_function(function: object, arguments: object) -> object:
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"the pickle calls {function.name} with other arguments") from error
+        raise CheckpointError(
+            f"the pickle calls {function.name} with other arguments; {REMEDY}"
+        ) from error
 
 
 def key_of(value: object) -> object:

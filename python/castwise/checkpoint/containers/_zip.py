@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint.files.entry_names import check_name
 
 _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
@@ -61,12 +61,12 @@ def explain_errors(path: Path) -> Iterator[None]:
     except _DAMAGED as error:
         # EOFError has no text.
         reason = str(error) or "it ends early"
-        raise CheckpointError(f"{path}: the zip file is damaged: {reason}; {FETCH}") from error
+        raise damage(f"{path}: the zip file is damaged: {reason}") from error
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         # The offset of a member that lies before the file's start.
-        raise CheckpointError(f"{path}: the zip file is damaged: {error}; {FETCH}") from error
+        raise damage(f"{path}: the zip file is damaged: {error}") from error
 
 
 def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: str) -> None:
@@ -77,21 +77,18 @@ def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: s
     members = archive.infolist()
     count = _stated_count(file, size)
     if len(members) != count:  # zipfile reads as many as it finds
-        raise CheckpointError(
-            f"the zip file is damaged: it states {count:,} members and lists {len(members):,}; "
-            f"{FETCH}"
+        raise damage(
+            f"the zip file is damaged: it states {count:,} members and lists {len(members):,}"
         )
     if not members and size > _END.size + len(archive.comment):
-        raise CheckpointError(
-            f"the zip file is damaged: it has contents and lists no members; {FETCH}"
-        )
+        raise damage("the zip file is damaged: it has contents and lists no members")
     available = size
     for member in members:
         check_member_name(member.orig_filename)
         _check_member(member, remedy)
         available -= member.compress_size
         if available < 0:
-            raise CheckpointError(f"members of the zip file overlap or are cut off; {FETCH}")
+            raise damage("members of the zip file overlap or are cut off")
 
 
 def check_member_name(name: str, where: str = "the zip file has") -> None:
@@ -106,22 +103,20 @@ def _stated_count(file: BinaryIO, size: int) -> int:
     tail = file.read(size - begin)
     place = tail.rfind(_END_SIGNATURE)
     if place < 0 or place + _END.size > len(tail):
-        raise CheckpointError(f"the zip file is damaged: it has no end; {FETCH}")
+        raise damage("the zip file is damaged: it has no end")
     count: int = _END.unpack_from(tail, place)[4]
     locator = place - _LOCATOR.size
     if locator >= 0 and tail.startswith(_LOCATOR_SIGNATURE, locator):
         large = locator - _END64.size
         if large < 0 or not tail.startswith(_END64_SIGNATURE, large):
-            raise CheckpointError(
-                f"the zip file is damaged: its large end is not before its end; {FETCH}"
-            )
+            raise damage("the zip file is damaged: its large end is not before its end")
         count = _END64.unpack_from(tail, large)[7]
     return count
 
 
 def _check_member(member: zipfile.ZipInfo, remedy: str) -> None:
     if member.flag_bits & _ENCRYPTED:
-        raise CheckpointError(f"member {member.filename!r} is encrypted")
+        raise CheckpointError(f"member {member.filename!r} is encrypted; {remedy}")
     match member.compress_type:
         case zipfile.ZIP_STORED:
             limit = member.compress_size
@@ -132,7 +127,7 @@ def _check_member(member: zipfile.ZipInfo, remedy: str) -> None:
                 f"member {member.filename!r} is neither stored nor deflated; {remedy}"
             )
     if member.file_size > limit:
-        raise CheckpointError(
+        raise damage(
             f"member {member.filename!r} claims {member.file_size:,} bytes, but its "
             f"{member.compress_size:,} stored bytes can hold {limit:,} at most"
         )
@@ -146,18 +141,18 @@ def stored_begin(file: BinaryIO, size: int, member: zipfile.ZipInfo, remedy: str
     file.seek(member.header_offset)
     header = file.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size:
-        raise CheckpointError(f"member {member.filename!r} is cut off; {FETCH}")
+        raise damage(f"member {member.filename!r} is cut off")
     signature, *fields, name_size, extra_size = _LOCAL_HEADER.unpack(header)
     if signature != _LOCAL_SIGNATURE:
-        raise CheckpointError(f"member {member.filename!r} is not where the zip file says")
+        raise damage(f"member {member.filename!r} is not where the zip file says")
     if member.compress_type != zipfile.ZIP_STORED or fields[2] != zipfile.ZIP_STORED:
         raise CheckpointError(f"member {member.filename!r} is compressed; {remedy}")
     encoding = "utf-8" if member.flag_bits & _UTF8 else "cp437"
     if file.read(name_size) != member.orig_filename.encode(encoding):
-        raise CheckpointError(f"member {member.filename!r} has another name at its place")
+        raise damage(f"member {member.filename!r} has another name at its place")
     begin: int = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
     if member.file_size != member.compress_size or begin + member.file_size > size:
-        raise CheckpointError(f"member {member.filename!r} is cut off; {FETCH}")
+        raise damage(f"member {member.filename!r} is cut off")
     return begin
 
 
@@ -213,9 +208,9 @@ class Checksums:
             header = self._read(begin - self._headers[index], self._headers[index])
             *_, length, _ = _LOCAL_HEADER.unpack_from(header)
             name = header[_LOCAL_HEADER.size :][:length].decode(errors="replace")
-            raise CheckpointError(
+            raise damage(
                 f"the bytes of member {name!r} do not have the checksum that the zip file states, "
-                f"so the file is damaged; {FETCH}"
+                f"so the file is damaged"
             )
         self._checksums[index] = 0
 

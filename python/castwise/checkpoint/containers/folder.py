@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._errors import CheckpointError, join_names
+from castwise.checkpoint._errors import CheckpointError, damage, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
@@ -284,12 +284,12 @@ def _read_index(path: Path) -> dict[str, Any]:
         text = data.decode()
         index: dict[str, Any] = json.loads(text, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: the index is not JSON: {error}") from error
+        raise damage(f"{path}: the index is not JSON: {error}") from error
     weights = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(text, str) for text in weights.values()):
-        raise CheckpointError(f"{path}: the index has no weight_map of tensor name to shard")
+        raise damage(f"{path}: the index has no weight_map of tensor name to shard")
     if not isinstance(index.get("metadata", {}), dict):
-        raise CheckpointError(f"{path}: the metadata of the index is not an object")
+        raise damage(f"{path}: the metadata of the index is not an object")
     return index
 
 
@@ -317,7 +317,7 @@ def _open_shard(path: Path, names: tuple[str, ...]) -> Reader:
     with _reader(path) as reader:
         missing = [name for name in names if name not in reader.tensors]
     if missing:
-        raise CheckpointError(
+        raise damage(
             f"{path}: tensor {missing[0]!r} is not in this shard, where the index has it"
             + (f", nor are {len(missing) - 1} more" if len(missing) > 1 else "")
         )

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -140,7 +140,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             format_text = dataset.attrs.get(_DTYPE_ATTRIBUTE)
             row = format_named(format_text) if isinstance(format_text, str) else None
             if row is not None and row.itemsize != dtype.itemsize:
-                raise CheckpointError(f"{name!r} declares {row.name}, of another size")
+                raise damage(f"{name!r} declares {row.name}, of another size")
             row = row or assumed_format(self._assume, name, dtype.itemsize)
         stored_name = str(dtype) if row is None or dtype.kind == "V" else row.name
         format_name, kind = (row.name, row.kind) if row is not None else (None, UNKNOWN)
@@ -153,7 +153,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         if not nbytes:
             begin = 0
         elif begin is not None and begin + nbytes > self._size:
-            raise CheckpointError(f"the data of {name!r} is cut off; {FETCH}")
+            raise damage(f"the data of {name!r} is cut off")
         place = self._begin + begin if begin is not None and as_is else None
         self.tensors[name] = TensorInfo(name, format_name, kind, stored_name, shape, nbytes)
         self._datasets[name] = _Dataset(place, elements, dtype)

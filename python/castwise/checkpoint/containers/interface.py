@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Generic, Literal, NamedTuple, Protocol, Self, 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import Planned, TensorInfo, format_info
 from castwise.checkpoint.containers.array_bytes import to_bytes
 from castwise.checkpoint.files.remote import RemoteSource, Upload
@@ -200,7 +200,7 @@ class FileReader(Generic[_File]):
             raise self._truncation(name)
 
     def _truncation(self, name: str) -> CheckpointError:
-        return CheckpointError(f"{self.path}: truncated while it was read; tensor {name!r}")
+        return damage(f"{self.path}: truncated while it was read; tensor {name!r}")
 
     def __enter__(self) -> Self:
         self._file.reopen()

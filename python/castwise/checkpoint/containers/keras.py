@@ -62,7 +62,7 @@ class KerasReader(Hdf5Reader):
             check_members(self.archive, file, size, _REMEDY)
             names = {member.filename: member for member in self.members}
             if len(names) < len(self.members):
-                raise CheckpointError("two members of the zip file have the same name")
+                raise CheckpointError(f"two members of the zip file have the same name; {_REMEDY}")
             if _WEIGHTS not in names:
                 raise CheckpointError(f"not a file of Keras 3: it has no {_WEIGHTS}; {_REMEDY}")
             weights = names[_WEIGHTS]

@@ -10,7 +10,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import Planned, numpy_dtype
 from castwise.checkpoint.containers._npy_header import (
     NpyHeader,
@@ -157,7 +157,7 @@ def npy_pieces(file: IO[bytes], header: NpyHeader, nbytes: int) -> Iterator[byte
         size = min(nbytes, bytes_left)
         piece = file.read(size)
         if len(piece) < size:
-            raise CheckpointError(f"array {header.info.name!r} is truncated; {FETCH}")
+            raise damage(f"array {header.info.name!r} is truncated")
         bytes_left -= size
         yield piece
 

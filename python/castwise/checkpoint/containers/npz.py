@@ -133,7 +133,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         for member in self._zip.infolist():
             name = member.filename.removesuffix(ARRAY_SUFFIX)
             if name in members:
-                raise CheckpointError(f"two members stand for the name {name!r}")
+                raise CheckpointError(f"two members stand for the name {name!r}; {_REMEDY}")
             if name == member.filename:  # not an array, and so not opened for its header
                 self._zip.open(member).close()  # it has the same name at its place
             members[name] = member

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import (
     Planned,
     TensorInfo,
@@ -91,9 +91,11 @@ class PlainReader(PlacedReader[SourceFile | RemoteSource], ABC):
             self._file.close()
             if isinstance(error, OSError) or not isinstance(error, Exception):
                 raise
+            where = f"{path}: it is damaged, or another file: "
+            if isinstance(error, CheckpointError):
+                raise CheckpointError(where + str(error)) from error
             # Of whatever parses a header that is not one.
-            reason = error if isinstance(error, CheckpointError) else repr(error)
-            raise CheckpointError(f"{path}: it is damaged, or another file: {reason}") from error
+            raise damage(where + repr(error)) from error
         self.metadata = dict(header.metadata)
 
     @abstractmethod
@@ -109,18 +111,18 @@ class PlainReader(PlacedReader[SourceFile | RemoteSource], ABC):
         name, begin = tensor.name, tensor.begin
         row = format_named(tensor.format)
         if row is None:
-            raise CheckpointError(f"tensor {name!r} is {tensor.format!r}, which is not a format")
+            raise damage(f"tensor {name!r} is {tensor.format!r}, which is not a format")
         if name in self.tensors:
-            raise CheckpointError(f"two tensors are named {name!r}")
+            raise damage(f"two tensors are named {name!r}")
         counts = (*tensor.shape, begin)
         if not all(type(count) is int and count >= 0 for count in counts):
-            raise CheckpointError(f"tensor {name!r} has the shape {tensor.shape} from byte {begin}")
+            raise damage(f"tensor {name!r} has the shape {tensor.shape} from byte {begin}")
         shape = check_shape(name, tensor.shape)
         nbytes = math.prod(shape) * row.itemsize
         # Of a tensor without bytes nothing is missing, even if its place is behind the file's end.
         place = start + begin if nbytes else 0
         if place + nbytes > self._file.size:
-            raise CheckpointError(f"tensor {name!r} is truncated, or stated to be too long")
+            raise damage(f"tensor {name!r} is truncated, or stated to be too long")
         self.tensors[name] = TensorInfo(name, row.name, row.kind, tensor.format, shape, nbytes)
         self._begins[name] = place
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
-from castwise.checkpoint._errors import FETCH, CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -96,16 +96,16 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
         start = _LENGTH_BYTES + length
         # Compared before anything of that length is allocated or read.
         if len(prefix) < _LENGTH_BYTES or length > _MAX_HEADER_BYTES or start > self._file.size:
-            raise CheckpointError(
+            raise damage(
                 "no safetensors file, or a truncated one: its first 8 bytes promise a header of "
                 f"{length:,} bytes; the file has {self._file.size:,}, and {_MAX_HEADER_BYTES:,} is "
-                f"the limit; {FETCH}"
+                f"the limit"
             )
         header = self._file.read(_LENGTH_BYTES, length)
         try:
             entries, pairs = _core.parse_safetensors_header(header, self._file.size - start)
         except ValueError as error:
-            raise CheckpointError(str(error)) from error
+            raise damage(str(error)) from error
         return entries, dict(pairs or ()), start
 
     def _describe_all(
@@ -322,9 +322,9 @@ def _formats_by_name(text: str | None) -> dict[str, str]:
     try:
         tags = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"metadata {_FORMATS_KEY!r} is not JSON: {error}") from error
+        raise damage(f"metadata {_FORMATS_KEY!r} is not JSON: {error}") from error
     if not isinstance(tags, dict) or not all(isinstance(tag, str) for tag in tags.values()):
-        raise CheckpointError(f"metadata {_FORMATS_KEY!r} must be an object of tensor to format")
+        raise damage(f"metadata {_FORMATS_KEY!r} must be an object of tensor to format")
     return tags
 
 
@@ -359,7 +359,7 @@ def _raw_code() -> str:
 
 def _without_byte_axis(name: str, row: FormatInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
     if not shape or shape[-1] != row.itemsize:
-        raise CheckpointError(
+        raise damage(
             f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "
             f"{shape}, whose last axis is not {row.itemsize}"
         )

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import FETCH, CheckpointError, join_names
+from castwise.checkpoint._errors import CheckpointError, damage, join_names
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
 from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
 from castwise.checkpoint.containers._torch_values import (
@@ -58,6 +58,7 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module",
 
 # The pickle may hold itself; state dictionaries have at most a few levels.
 _MAX_DEPTH = 64
+# Models have thousands of values; a pickle of a few bytes can repeat them without an end.
 _MAX_VALUES = 1 << 21
 _FEW_VALUES, _MOST_REPEATS = 1 << 16, 16
 """Values that are walked through at once; more than them stand as often as this on average."""
@@ -130,7 +131,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         storages = {}
         for key, storage in pickle.storages.items():
             if key not in members:
-                raise CheckpointError(f"storage {key!r} is not in the zip file")
+                raise damage(f"storage {key!r} is not in the zip file")
             place = begin, available = members[key]
             size = _checked_size(storage, available)
             storages[key] = place if size == available else (begin, size)
@@ -145,10 +146,12 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             check_members(archive, file, size, _ZIP_REMEDY)
             members = {member.filename: member for member in infos}
             if len(members) < len(infos):
-                raise CheckpointError("two members of the zip file have the same name")
+                raise CheckpointError(
+                    f"two members of the zip file have the same name; {_ZIP_REMEDY}"
+                )
             roots = [name.removesuffix(_PICKLE) for name in members if _is_main_pickle(name)]
             if len(roots) != 1:
-                raise CheckpointError(f"not a file of torch.save: it has no {_PICKLE}")
+                raise damage(f"not a file of torch.save: it has no {_PICKLE}")
             root = roots[0]
             if f"{root}constants.pkl" in members:
                 raise CheckpointError(f"it holds a TorchScript program; {REMEDY}")
@@ -176,7 +179,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         self._checksums.check(begin)
         text = self._file.read(begin, min(member.file_size, _MAX_DEPTH))
         if text not in _ORDERS:
-            raise CheckpointError(f"it says that its byte order is {text!r}")
+            raise damage(f"it says that its byte order is {text!r}")
         return _ORDERS[text]
 
     def _read_legacy(self) -> tuple[Any, dict[str, tuple[int, int]], _Order]:
@@ -184,7 +187,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         file = self._file.stream
         file.seek(0)
         if file.read(1) != b"\x80" or self._file.size < _COUNT_BYTES:
-            raise CheckpointError(
+            raise damage(
                 "not a file of torch.save: it begins neither like a zip file nor like a pickle"
             )
         file.seek(0)
@@ -199,16 +202,16 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         value = pickle.value()
         keys = self._next_pickle().value()
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-            raise CheckpointError("it does not list its storages")
+            raise damage("it does not list its storages")
         if len({*keys}) < len(keys) or {*keys} != {*pickle.storages}:
-            raise CheckpointError("it lists other storages than its tensors have")
+            raise damage("it lists other storages than its tensors have")
         storages = {}
         for key in keys:
             storage = pickle.storages[key]
             count = file.read(_COUNT_BYTES)
             begin, size = file.tell(), int.from_bytes(count, "little") * _item_bytes(storage)
             if len(count) < _COUNT_BYTES or begin + size > self._file.size:
-                raise CheckpointError(f"storage {key!r} is cut off; {FETCH}")
+                raise damage(f"storage {key!r} is cut off")
             storages[key] = begin, _checked_size(storage, size)
             file.seek(begin + size)
         return value, storages, "<"
@@ -233,7 +236,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         size = reach * item if math.prod(shape) else 0
         begin = start + (tensor.offset * item if size else 0)
         if size and begin + size > start + available:
-            raise CheckpointError(
+            raise damage(
                 f"tensor {name!r} reaches beyond its storage {tensor.storage.key!r}, which has "
                 f"{available:,} bytes"
             )
@@ -342,9 +345,7 @@ def _checked_size(storage: TorchStorage, available: int) -> int:
     """Return the bytes of a storage, or CheckpointError if there are fewer."""
     size = storage.size * _item_bytes(storage)
     if size > available:
-        raise CheckpointError(
-            f"storage {storage.key!r} declares {size:,} bytes and has {available:,}"
-        )
+        raise damage(f"storage {storage.key!r} declares {size:,} bytes and has {available:,}")
     return size
 
 
@@ -352,7 +353,7 @@ def _check_disjoint(storages: Mapping[str, tuple[int, int]]) -> None:
     end = 0
     for key, (begin, size) in sorted(storages.items(), key=lambda storage: storage[1]):
         if begin < end:
-            raise CheckpointError(f"storage {key!r} overlaps another one")
+            raise damage(f"storage {key!r} overlaps another one")
         end = begin + size
 
 
@@ -377,15 +378,15 @@ class _Contents:
         if len(path) > _MAX_DEPTH or self._values > _MAX_VALUES:
             raise CheckpointError(
                 f"values stand more than {_MAX_DEPTH} deep, inside of themselves, or there are "
-                f"more than {_MAX_VALUES:,}"
+                f"more than {_MAX_VALUES:,}; {REMEDY}"
             )
         name = ".".join(path) or default
         if isinstance(value, TorchTensor):
             if name in self.tensors:
-                raise CheckpointError(f"two tensors would have the name {name!r}")
+                raise CheckpointError(f"two tensors would have the name {name!r}; {REMEDY}")
             self._characters += len(name)
             if self._characters > MAX_PICKLE_BYTES:
-                raise CheckpointError("the names of its tensors are too long")
+                raise CheckpointError(f"the names of its tensors are too long; {REMEDY}")
             self.tensors[name] = value
             return []
         tensor_count, other_entries = len(self.tensors), []
@@ -393,7 +394,7 @@ class _Contents:
             count = len(self.tensors)
             other_entries += self.add(part, (*path, _text(key)), default)
             if len(self.tensors) > count and not _is_name(key):
-                raise CheckpointError(f"a key in {name!r} is neither text nor a number")
+                raise CheckpointError(f"a key in {name!r} is neither text nor a number; {REMEDY}")
         return other_entries if len(self.tensors) > tensor_count else [name]
 
 
@@ -419,7 +420,7 @@ def _check_repeats(value: object) -> None:
     if total > (most := max(_FEW_VALUES, _MOST_REPEATS * sum(lengths))):
         raise CheckpointError(
             f"its pickle refers to {sum(lengths):,} values so often that they stand at more than "
-            f"{most:,} places"
+            f"{most:,} places; {REMEDY}"
         )
 
 

@@ -51,7 +51,9 @@ class SourceFile:
             self.stream = open_file(self.path)
             if self._state() != self._opened_state:
                 self.close()
-                raise CheckpointError(f"{self.path} was changed while the folder was read")
+                raise CheckpointError(
+                    f"{self.path} was changed while the folder was read; run again"
+                )
 
     def check_unchanged(self) -> None:
         """Refuse the open file if it is not as it was when it was first opened."""

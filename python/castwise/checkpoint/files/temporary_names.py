@@ -30,7 +30,7 @@ JOB = "job.json"
 _SUFFIX = ".castwise-tmp"
 _OLD_SUFFIX = ".castwise-old"
 _NAME_CHARACTERS = 40  # of the destination's name, so that the temporary name is not too long
-_TOKEN_BYTES = 6
+_TOKEN_BYTES = 6  # two runs draw one name once in 2**48
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from castwise._core import ElementCast, convert_tensors
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.files.source_files import SourceFile, handle, system_error
 from castwise.checkpoint.planning.derived_reader import DerivedReader
@@ -221,7 +221,7 @@ def convert_ranges(
     if number is None and stage == "write":  # the system took none of the bytes
         return [], OSError(errno.EIO, "no more can be written")
     if number is None:
-        return [], CheckpointError(f"{path}: truncated while it was read; tensor {name!r}")
+        return [], damage(f"{path}: truncated while it was read; tensor {name!r}")
     # Without a path it is taken for the destination's.
     return [], system_error(number, str(path) if stage == "read" else None)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from castwise._core import rearrange_items
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import damage
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.files.source_files import handle
@@ -94,9 +94,7 @@ def in_c_order(reader: Reader, name: str, folder: Path | None) -> Iterator[Rearr
         try:
             rearrange(arrangement, arrangement.in_c_order(), place, result)
         except EOFError as error:
-            raise CheckpointError(
-                f"{reader.path}: truncated while it was read; tensor {name!r}"
-            ) from error
+            raise damage(f"{reader.path}: truncated while it was read; tensor {name!r}") from error
         copy.truncate(0)
         yield Rearranged(reader, name, result)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from castwise._core import finfo
 
-MAX_SIZE = 2**63 - 1
+MAX_SIZE = 2**63 - 1  # of an axis of numpy, whose sizes are intp
 MAX_SEED = 2**64 - 1
 _BLOCK_AXES = 2
 _INTEGERS = (int, np.integer)

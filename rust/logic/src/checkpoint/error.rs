@@ -56,7 +56,7 @@ impl fmt::Display for HeaderError {
             Self::DataLength { declared, actual } if declared > actual => write!(
                 formatter,
                 "the file is truncated: the header accounts for {declared} bytes of tensors, \
-                 {actual} follow it; fetch the file again"
+                 {actual} follow it"
             ),
             Self::DataLength { declared, actual } => write!(
                 formatter,

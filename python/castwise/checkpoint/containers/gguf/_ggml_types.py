@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import TensorInfo, format_info
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 
@@ -43,7 +43,7 @@ def tensor_info(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
         )
     code, elements, size = BLOCKS[kind]
     if not shape or shape[-1] % elements:
-        raise CheckpointError(
+        raise damage(
             f"tensor {name!r} has the shape {shape}, whose rows are not blocks of {elements}"
         )
     shape = (*shape[:-1], shape[-1] // elements, size)

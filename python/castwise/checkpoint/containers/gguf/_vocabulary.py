@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint.containers.gguf._architectures import BOOL, COUNT, INTEGER, TEXT
 from castwise.checkpoint.containers.gguf._package import gguf_package
 from castwise.checkpoint.containers.gguf.writer import typed_text
@@ -135,7 +135,7 @@ def _blame_file(path: Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"{path} is not as tokenizer.save_pretrained of transformers writes it: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}; write it anew so"
         ) from error
 
 
@@ -165,7 +165,7 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict
     if not 0 <= min(names) <= max(names) < size:
         raise CheckpointError(
             f"{path} numbers tokens from {min(names)} to {max(names)}, and the "
-            f"embedding has {size} rows"
+            f"embedding has {size} rows; fetch both again"
         )
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
     ((most, count),) = Counter(tokens).most_common(1)
@@ -346,4 +346,4 @@ def _parse_file(path: Path, *, must_exist: bool = True) -> Any:  # noqa: ANN401 
     except CheckpointError:  # no regular file, or too large; it is a ValueError
         raise
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
+        raise damage(f"{path} is not JSON: {error}") from error

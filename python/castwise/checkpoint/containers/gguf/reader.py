@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import parse_gguf_array, parse_gguf_header
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.gguf._architectures import ARCHITECTURE, architecture_of
@@ -101,16 +101,16 @@ class GgufReader(WholeModelReader):
             lambda name, shape, kind, offset: places.append(
                 (tensor_info(name, shape, kind), offset)
             ),
-            CheckpointError,
+            damage,
         )
         if not begin:
             self._pairs = dict(zip(begins, pairwise((*begins.values(), end)), strict=True))
             self.alignment = alignment
         for info, offset in places:
             if info.name in self.tensors:
-                raise CheckpointError(f"tensor {info.name!r} is there twice")
+                raise damage(f"tensor {info.name!r} is there twice")
             if offset % alignment or start + offset + info.nbytes > file.size:
-                raise CheckpointError(
+                raise damage(
                     f"tensor {info.name!r} begins at {offset:,}, which is not a multiple "
                     f"of {alignment} or leaves no room for its {info.nbytes:,} bytes"
                 )
@@ -171,7 +171,7 @@ class GgufReader(WholeModelReader):
     def values(self) -> dict[str, Any]:
         """Return all that the header states, by key, with its arrays."""
         arrays = {
-            key: parse_gguf_array(self._file.read, self._file.size, begin, CheckpointError)
+            key: parse_gguf_array(self._file.read, self._file.size, begin, damage)
             for key, begin in self._arrays.items()
         }
         return self._values | arrays

@@ -102,9 +102,9 @@ def _header(
     values = {key: json.loads(text) for key, text in metadata.items()}
     _, architecture = values.pop(ARCHITECTURE)
     # In the order of convert_hf_to_gguf.py: before what is not general, the type of the file first.
-    stated = {key: (COUNT, value) for key, value in sorted(_quantization(plans).items())}
+    type_values = {key: (COUNT, value) for key, value in sorted(_quantization(plans).items())}
     general = {key: value for key, value in values.items() if key.startswith("general.")}
-    values = general | stated | values
+    values = general | type_values | values
     writer = package.GGUFWriter(None, architecture)
     for key, (kind, value) in values.items():
         if isinstance(value, list):
@@ -129,31 +129,31 @@ def _header_like(
 ) -> bytes:
     """Return the header of a file of the same model, whose tensors have other types."""
     types = [_type_of(plan) for plan in plans]
-    stated = _quantization(plans)
-    pairs = reader.pairs(stated)
-    pairs += [_text(key) + struct.pack("<II", _UINT32, value) for key, value in stated.items()]
+    type_values = _quantization(plans)
+    pairs = reader.pairs(type_values)
+    pairs += [_text(key) + struct.pack("<II", _UINT32, value) for key, value in type_values.items()]
     infos = [
         _text(plan.info.name)
         + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, offset)
         for plan, (kind, shape), offset in zip(plans, types, offsets, strict=True)
     ]
-    counted = struct.pack("<IQQ", _FILE_VERSION, len(infos), len(pairs))
-    return b"".join([b"GGUF", counted, *pairs, *infos])
+    start = struct.pack("<IQQ", _FILE_VERSION, len(infos), len(pairs))
+    return b"".join([b"GGUF", start, *pairs, *infos])
 
 
 def _quantization(plans: Iterable[Planned]) -> dict[str, int]:
     """Return what a file states of its types: the type of most tensors with blocks, if any has."""
-    stated = {_VERSION: _QUANTIZATION_VERSION}
+    type_values = {_VERSION: _QUANTIZATION_VERSION}
     counts = Counter(plan.label for plan in plans if plan.label)
     if counts:
         (label, _), *_ = counts.most_common(1)
-        stated[_FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
-    return stated
+        type_values[_FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
+    return type_values
 
 
 def _text(value: str) -> bytes:
-    encoded = value.encode()
-    return struct.pack("<Q", len(encoded)) + encoded
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
 
 
 def _type_of(plan: Planned) -> tuple[int, tuple[int, ...]]:

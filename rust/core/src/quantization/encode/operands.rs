@@ -7,7 +7,7 @@ use crate::quantization::recipe::{Family, Recipe};
 use crate::quantization::rounded::single;
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::scale_rule::ScaleRule;
-use crate::quantization::scheme::Scheme;
+use crate::quantization::scheme::{Scheme, TABLE};
 use crate::quantization::work::Extent;
 
 /// Which scale each block takes.
@@ -162,18 +162,18 @@ pub(super) fn check(
     let two_level = scheme.global_scale && properties.has_global;
     if encoding.global_scale.is_some() != two_level {
         return refuse(format!(
-            "global_scale={} is not valid with recipe={:?} of scheme={:?}; {}.",
-            if two_level { "None" } else { "given" },
+            "recipe={:?} of scheme={:?} {}.",
             recipe.name,
             scheme.name,
-            if two_level { "give what global_scale() returns" } else { "leave it out" }
+            if two_level {
+                "needs a global_scale; give what global_scale() returns"
+            } else {
+                "has no global_scale; leave it out"
+            }
         ));
     }
     if properties.needs_array_amax && encoding.amax.is_none() {
-        return refuse(format!(
-            "amax=None is not valid with recipe={:?}; give that of the array.",
-            recipe.name
-        ));
+        return refuse(format!("recipe={:?} needs amax; give that of the array.", recipe.name));
     }
     Ok(())
 }
@@ -184,20 +184,37 @@ const MOST_SEARCHED: usize = 256;
 /// Of integers: a band has all elements of a block.
 pub(super) const MOST_INTEGERS: usize = 1 << 17;
 
-/// Refuses a choice of scales that a scheme, or a rounding of codes, has not.
+/// Returns the recipes of a scheme that have a choice of scales.
+fn recipes_with(choice: ScaleChoice, scheme: &Scheme) -> Vec<&'static str> {
+    match choice {
+        ScaleChoice::Best => scheme.searched_recipes().collect(),
+        ScaleChoice::FourOverSix if scheme.family != Family::TwoLevel => Vec::new(),
+        ScaleChoice::Amax | ScaleChoice::FourOverSix => scheme.recipes().collect(),
+    }
+}
+
+/// Refuses a choice of scales that a scheme, its recipe, or a rounding of codes, has not.
 fn check_choice(encoding: &Encoding, recipe: &Recipe, (rows, columns): (usize, usize)) -> Result<(), Error> {
-    let (name, family) = (encoding.scheme.name, encoding.scheme.family);
-    let is_searched = encoding.scheme.searched_recipes().any(|name| name == recipe.name);
-    let (scales, schemes) = match encoding.scales {
+    let Scheme { name, family, .. } = *encoding.scheme;
+    let scales = match encoding.scales {
         ScaleChoice::Amax => return Ok(()),
-        ScaleChoice::Best if is_searched => ("best", ""),
-        ScaleChoice::Best => ("best", "nvfp4, MX or integers of compressed-tensors"),
-        ScaleChoice::FourOverSix if family == Family::TwoLevel => ("four_over_six", ""),
-        ScaleChoice::FourOverSix => ("four_over_six", "nvfp4"),
+        ScaleChoice::Best => "best",
+        ScaleChoice::FourOverSix => "four_over_six",
     };
-    if !schemes.is_empty() {
+    let recipes = recipes_with(encoding.scales, encoding.scheme);
+    if recipes.is_empty() {
+        let schemes = TABLE.iter().filter(|row| !recipes_with(encoding.scales, row).is_empty());
         return refuse(format!(
-            "scales={scales:?} is not valid with scheme={name:?}; use it with {schemes}."
+            "scales={scales:?} is not valid with scheme={name:?}; use scales=\"amax\", or one of the schemes {}.",
+            schemes.map(|row| row.name).collect::<Vec<_>>().join(", ")
+        ));
+    }
+    if !recipes.contains(&recipe.name) {
+        return refuse(format!(
+            "scales={scales:?} is not valid with recipe={:?} of scheme={name:?}; use scales=\"amax\", or one of the \
+             recipes {}.",
+            recipe.name,
+            recipes.join(", ")
         ));
     }
     let is_nearest = matches!(encoding.rounding, None | Some(Rounding::NearestEven | Rounding::NearestAway));
