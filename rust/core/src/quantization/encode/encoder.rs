@@ -26,7 +26,7 @@ use crate::quantization::work::{BlockSpan, Columns, Extent, ITEM, Item, ItemPass
 /// Elements of a band of joined rows, or of one row, at most: they stay in the second cache.
 pub(super) const JOINED: usize = 1 << 15;
 
-/// Elements of a block that is worth finding its largest magnitude by several threads.
+/// Several threads find the largest magnitude of a block of more elements than this.
 const LARGE: usize = MOST_INTEGERS;
 
 /// Whether the largest magnitudes of blocks are found before, by all threads.

@@ -20,6 +20,7 @@ use super::amaxes::BlockAmaxes;
 use super::importance::Importance;
 use super::scales::{Limits, Scales};
 use super::source::{Elements, Source};
+use crate::codec::pivot::{Binary64, FloatPivot};
 use crate::codec::reference::worth;
 use crate::cpu::{Kernel, Level};
 use crate::format::FloatSpec;
@@ -51,9 +52,6 @@ const LOWEST: f64 = 0.2;
 /// Squares of quotients of this size are roundings of float32.
 const EXACT: f64 = 1.0 / (1u64 << 28) as f64;
 
-/// Bits of a float64 below its exponent.
-const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
-
 /// How scales are stored.
 #[derive(Clone, Copy)]
 struct StoredFloats {
@@ -67,7 +65,7 @@ struct StoredFloats {
 
 impl StoredFloats {
     fn new(spec: &FloatSpec) -> Self {
-        let (bits, mantissa) = (MANTISSA as i32, spec.mantissa_bits as i32);
+        let (bits, mantissa) = (Binary64::MANTISSA as i32, spec.mantissa_bits as i32);
         Self {
             split: 2f64.powi(bits - mantissa) + 1.0,
             least: 1.5 * 2f64.powi(bits) * worth(spec, 1),
@@ -83,7 +81,7 @@ impl StoredFloats {
 
     /// Returns the nearest number on the other side of a magnitude, or the same of few numbers.
     fn other(&self, magnitude: f64, nearest: f64) -> f64 {
-        let step = f64::from_bits(nearest.to_bits() >> MANTISSA << MANTISSA) * self.part;
+        let step = f64::from_bits(nearest.to_bits() >> Binary64::MANTISSA << Binary64::MANTISSA) * self.part;
         self.round(if magnitude > nearest { nearest + step } else { nearest - step })
     }
 }
@@ -133,7 +131,6 @@ pub(super) struct Room {
     weights: Vec<f32>,
     read: Vec<f32>,
     powers: Vec<f64>,
-    ones: Vec<f64>,
     points: Vec<Point>,
 }
 
@@ -253,19 +250,18 @@ impl IntegerSearch {
     /// # Safety
     /// As for [`encode`](super::encode).
     unsafe fn read_weights(&self, cells: &Cells, room: &mut Room) {
-        let Room { weights, read, ones, .. } = room;
+        let Room { weights, read, .. } = room;
         // Those of another search may be left.
         weights.clear();
         let Some(importance) = &self.importance else { return };
-        let Cells { place, columns, width, first } = *cells;
+        let Cells { place, columns, width, .. } = *cells;
         weights.resize(place.rows * columns.count, 0.0);
-        ones.resize(first + columns.count.div_ceil(width), 1.0);
         for (part, piece) in cells.parts() {
             read.resize(part.rows * piece.count, 0.0);
             // SAFETY: the caller's promise; there is room for them.
             unsafe {
                 let area = importance.read(part, piece, read.as_mut_ptr());
-                cells.copy((part, piece), area, ones, weights);
+                cells.copy((part, piece), area, &[], weights);
             }
         }
         for weights in weights.chunks_mut(place.rows * width) {
@@ -296,7 +292,7 @@ impl Cells {
             .flat_map(move |piece| place.pieces(piece.count).map(move |part| (part, piece)))
     }
 
-    /// Copies numbers for some rows and columns to those of their blocks, times the powers of two of these.
+    /// Copies numbers for some rows and columns to those of their blocks, times the powers of two of these, if there are any.
     ///
     /// # Safety
     /// The numbers are readable.
@@ -317,7 +313,8 @@ impl Cells {
                 let wide = width.min(columns.count - block * width);
                 let count = (wide - within).min(area.columns - column);
                 let start = block * place.rows * width + above * wide + within;
-                let (from, power) = (area.row(row).wrapping_add(column), powers[first + block]);
+                let from = area.row(row).wrapping_add(column);
+                let power = powers.get(first + block).copied().unwrap_or(1.0);
                 for (index, to) in to[start..start + count].iter_mut().enumerate() {
                     // SAFETY: the area has so many columns.
                     let number = unsafe { from.add(index).read_unaligned() }.to_f64();
@@ -331,10 +328,9 @@ impl Cells {
 
 /// Returns the power of two that brings a magnitude to between 1 and 2, or close to it, so that no square underflows.
 fn power(amax: f64) -> f64 {
-    const BIAS: i64 = 1023;
     const MOST: i64 = 126;
-    let exponent = (amax.to_bits() >> MANTISSA) as i64 - BIAS;
-    f64::from_bits(((BIAS - exponent.clamp(-MOST, MOST)) as u64) << MANTISSA)
+    let exponent = (amax.to_bits() >> Binary64::MANTISSA) as i64 - Binary64::BIAS;
+    f64::from_bits(((Binary64::BIAS - exponent.clamp(-MOST, MOST)) as u64) << Binary64::MANTISSA)
 }
 
 /// The trials of a block.

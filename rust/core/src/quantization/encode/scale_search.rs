@@ -179,7 +179,7 @@ impl ScaleSearch {
                 let to_four = to_four.is_some().then_some(other);
                 let (elements, weights) = (&mut room.elements[..], &mut room.weights[..]);
                 let farthest = if self.is_weighted() {
-                    Farthest::find(elements, weights, &amax)
+                    level.run(FindFarthest { elements, weights, amax })
                 } else {
                     Farthest { magnitudes: amax, weights: [1.0; LANES] }
                 };
@@ -403,25 +403,52 @@ struct Farthest {
     weights: Lanes<f32>,
 }
 
-impl Farthest {
-    /// Finds them, and divides weights by the largest of their block, so that equal ones are 1; where all are 0, they become 1.
-    // One function for all levels: it takes little time beside the search.
-    #[inline(never)]
-    fn find(elements: &Chunks, weights: &mut Chunks, amax: &Lanes<f32>) -> Self {
-        let mut farthest = Self { magnitudes: [0.0; LANES], weights: [0.0; LANES] };
-        for lane in 0..LANES {
-            let most = weights.as_flattened().iter().fold(0f32, |most, weight| most.max(weight[lane]));
-            let mut lost = 0f32;
-            for (element, weight) in elements.as_flattened().iter().zip(weights.as_flattened_mut()) {
-                weight[lane] = if most > 0.0 { weight[lane] / most } else { 1.0 };
-                // Of the largest one, so that no square underflows.
-                let part = element[lane] / amax[lane];
-                if part * part * weight[lane] > lost {
-                    lost = part * part * weight[lane];
-                    farthest.magnitudes[lane] = element[lane].abs();
-                    farthest.weights[lane] = weight[lane];
-                }
+/// Finds them, given the largest magnitudes, and divides weights by the largest of their block, so that equal ones are 1; where
+/// all are 0, they become 1.
+struct FindFarthest<'a> {
+    elements: &'a Chunks,
+    weights: &'a mut Chunks,
+    amax: Lanes<f32>,
+}
+
+impl Kernel for FindFarthest<'_> {
+    type Output = Farthest;
+
+    #[inline(always)]
+    fn run(self) -> Farthest {
+        let (elements, weights, amax) =
+            (self.elements.as_flattened(), self.weights.as_flattened_mut(), self.amax);
+        let (mut most, mut least, mut lost) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+        for weight in &*weights {
+            for lane in 0..LANES {
+                most[lane] = if weight[lane] > most[lane] { weight[lane] } else { most[lane] };
             }
+        }
+        for lane in 0..LANES {
+            let is_any = most[lane] > 0.0;
+            least[lane] = if is_any { 0.0 } else { 1.0 };
+            most[lane] = if is_any { most[lane] } else { 1.0 };
+        }
+        let mut farthest = Farthest { magnitudes: [0.0; LANES], weights: [0.0; LANES] };
+        for (element, weight) in elements.iter().zip(weights) {
+            let (mut shares, mut losses) = (*weight, *element);
+            for lane in 0..LANES {
+                let share = shares[lane] / most[lane];
+                shares[lane] = if share > least[lane] { share } else { least[lane] };
+            }
+            for lane in 0..LANES {
+                // Of the largest one, so that no square underflows.
+                let part = losses[lane] / amax[lane];
+                losses[lane] = part * part * shares[lane];
+            }
+            for lane in 0..LANES {
+                let is_more = losses[lane] > lost[lane];
+                farthest.magnitudes[lane] =
+                    if is_more { element[lane].abs() } else { farthest.magnitudes[lane] };
+                farthest.weights[lane] = if is_more { shares[lane] } else { farthest.weights[lane] };
+                lost[lane] = if is_more { losses[lane] } else { lost[lane] };
+            }
+            *weight = shares;
         }
         farthest
     }
