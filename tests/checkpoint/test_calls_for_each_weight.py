@@ -17,7 +17,7 @@ FEW, MANY = 20, 70
 COMMANDS = {
     "quantize": (("quantize", "plain", "out", *FP8), 178),
     "dequantize": (("dequantize", "fp8", "out"), 155),
-    "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 283),
+    "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 269),
     "verify": (("verify", "plain", "fp8"), 266),
     "diff": (("diff", "plain", "fp8"), 328),
     "survey": (("survey", "plain"), 73),

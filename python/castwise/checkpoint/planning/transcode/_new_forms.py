@@ -30,6 +30,7 @@ from castwise.quantization.producers.layouts import (
     Layout,
 )
 from castwise.quantization.producers.names import name_part, tail
+from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import CONVERTED_TO, find_recipe, written_layout
 from castwise.quantization.producers.schemes import find_scheme
 
@@ -136,6 +137,16 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
     )
 
 
+# Of all weights, each of which asks for one of a few.
+_row = cache(written_row)
+
+
+@cache
+def _encoding(scheme: str, recipe: str, inputs: str | None, size: int | None) -> Encoding:
+    """Return how a scheme is stored, in groups of a size if it has them."""
+    return encoding(_row(scheme, recipe, inputs), None if size is None else (1, size))
+
+
 def give_form(
     weight_in_form: TranscodedWeight,
     recipe: str,
@@ -161,11 +172,11 @@ def give_form(
     elif not states_inputs(recipe):
         high, wide = find_scheme(scheme).block
     else:
-        row = written_row(scheme, recipe, inputs)
+        row = _row(scheme, recipe, inputs)
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise ValueError(f"{weight.payload!r} is a matrix of {rows}x{columns}, and {problem}")
         size = weight.block[-1] if weight.block and scheme.endswith("_group") else None
-        weight_in_form.encoding = encoding(row, None if size is None else (1, size))
+        weight_in_form.encoding = _encoding(scheme, recipe, inputs, size)
         high, wide = weight_in_form.encoding.block
         if row.as_groups:
             # Packed, as groups are, with one group in a row.
