@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import castwise
 import numpy as np
@@ -47,6 +46,10 @@ REAL = {
 DRAWN = ("normal", "Laplace", "Student t, 5 degrees")
 IMPORTANCE = ", importance"
 SLACK = 1e-6
+OURS = Castwise.name
+BOUND = 0.001
+"""Decibels: how near to the least error castwise's searches of integers are, as its page states."""
+
 MARKER = "codes"
 
 
@@ -206,42 +209,62 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], Iterator[Row]]:
 
 
 def tables(facts: dict[str, str], found: list[Row]) -> Iterator[tuple[str, str]]:
-    """Give the table of formats and functions, with its marker."""
-    real = [*dict.fromkeys(row.source for row in found if row.source != "drawn")]
+    """Give the table of formats and libraries, with its marker: each library's best function."""
+    producers = [*dict.fromkeys(row.library for row in found if row.library != OURS)]
+    header = ["format", f"{OURS}, `amax`", f"{OURS}, `best`", *producers, "won / tied / lost"]
     lines = [
-        f"Signal to noise in dB. {facts['cpu']}, {facts['level']}; {facts['versions']}; "
-        f"{facts['date']}.",
-        "",
-        f"| format | library | function | {' | '.join(DRAWN)} | {' | '.join(real)} "
-        "| outputs | `best` ahead | won / tied / lost |",
-        f"|---|---|---|{'--:|' * (len(DRAWN) + len(real) + 3)}",
+        f"{facts['cpu']}, {facts['level']}; {facts['versions']}; {facts['date']}.",
     ]
-    for form, library, function in dict.fromkeys(
-        (row.format, row.library, row.function) for row in found
-    ):
-        mine = [
+    groups = (
+        ("Drawn weights, dB of the weights", "drawn", False),
+        ("Weights of real models, dB of the weights", "real", False),
+        ("Weights of real models with importance, dB of the outputs", "real", True),
+    )
+    for title, source, weighs in groups:
+        rows = [
             row
             for row in found
-            if (row.format, row.library, row.function) == (form, library, function)
+            if (row.source == "drawn") == (source == "drawn")
+            and row.function.endswith(IMPORTANCE) == weighs
         ]
-        drawn = [_mean([row.sqnr for row in mine if row.weight == name]) for name in DRAWN]
-        models = [_mean([row.sqnr for row in mine if row.source == name]) for name in real]
-        outputs = _mean([row.output for row in mine if row.output is not None])
-        counts = (
-            sum(row.low > 0 for row in mine),
-            sum(row.low <= 0 <= row.high for row in mine),
-            sum(row.high < 0 for row in mine),
-        )
-        ahead = " to ".join(
-            dict.fromkeys(f"{end([r.ahead for r in mine]):+.2f}" for end in (min, max))
-        )
-        cells = [form, library, function, *drawn, *models, outputs, ahead]
-        lines.append(f"| {' | '.join(cells)} | {' / '.join(map(str, counts))} |")
+        if not rows:
+            continue
+        lines += [
+            "",
+            f"{title}:",
+            "",
+            f"| {' | '.join(header)} |",
+            f"|---{'|--:' * len(header[1:])}|",
+        ]
+        for form in dict.fromkeys(row.format for row in rows):
+            mine = [row for row in rows if row.format == form]
+            means = {
+                library: _means([row for row in mine if row.library == library])
+                for library in (OURS, *producers)
+            }
+            ours = means.pop(OURS)
+            best = next((ours[name] for name in ours if name.startswith("best")), "")
+            cells = [ours.get("amax", ""), best]
+            cells += [max(each.values(), key=float, default="") for each in means.values()]
+            counts = " / ".join(map(str, _outcomes([row for row in mine if row.library != OURS])))
+            lines.append(f"| {form} | {' | '.join(cells)} | {counts} |")
     yield MARKER, "\n".join(lines)
 
 
-def _mean(values: list[Any]) -> str:
-    return f"{np.mean(values):.2f}" if values else ""
+def _means(rows: list[Row]) -> dict[str, str]:
+    """The mean ratio over weights, by function: of outputs where there is importance."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        weighs = row.function.endswith(IMPORTANCE) and row.output is not None
+        values.setdefault(row.function, []).append(row.output if weighs else row.sqnr)  # type: ignore[arg-type]
+    return {name: f"{np.mean(each):.2f}" for name, each in values.items()}
+
+
+def _outcomes(rows: list[Row]) -> tuple[int, int, int]:
+    """On how many weights, with how many functions, castwise's least error is less, or is more."""
+    won = sum(row.low > 0 and row.ahead > BOUND for row in rows)
+    lost = sum(row.high < 0 and row.ahead < -BOUND for row in rows)
+    return won, len(rows) - won - lost, lost
 
 
 def main() -> int:

@@ -30,8 +30,10 @@ Errors = NDArray[np.float64]
 
 EXCLUDED = re.compile(r"embed|position|lm_head|proj_out|stft")
 
-CONVOLUTION: tuple[Any, ...] = (None, 1, 0, 1, 1)
-"""Bias, stride, padding, dilation and groups by default."""
+CONVOLUTION: dict[str, Any] = {
+    "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1,
+}  # fmt: skip
+"""The arguments of a convolution after its kernel, by default."""
 
 advice_networks, advice_torch = map(bench_module, ("advice_networks", "advice_torch"))
 
@@ -109,14 +111,15 @@ class InputMoments(TorchFunctionMode):  # type: ignore[misc]
         return {name: (total / self._counts[name]).numpy() for name, total in self._sums.items()}
 
 
-def _patches(x: torch.Tensor, kernel: torch.Tensor, *rest: Any) -> torch.Tensor | None:
+def _patches(
+    x: torch.Tensor, kernel: torch.Tensor, *rest: Any, **named: Any
+) -> torch.Tensor | None:
     """What a convolution multiplies with each row of its kernel as a matrix."""
-    options = [*rest, *CONVOLUTION[len(rest) :]]
-    _, stride, padding, dilation, groups = options
-    if groups != 1 or isinstance(padding, str):
+    options = {**CONVOLUTION, **dict(zip(CONVOLUTION, rest, strict=False)), **named}
+    if options["groups"] != 1 or isinstance(options["padding"], str):
         return None
-    size = kernel.shape[2:]
-    unfolded: torch.Tensor = torch.nn.functional.unfold(x, size, dilation, padding, stride)
+    window = {name: options[name] for name in ("stride", "padding", "dilation")}
+    unfolded: torch.Tensor = torch.nn.functional.unfold(x, kernel.shape[2:], **window)
     return unfolded.transpose(1, 2)
 
 
