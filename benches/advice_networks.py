@@ -118,7 +118,7 @@ def _train(widths: Sequence[int], seed: int, data: Examples) -> dict[str, Floats
     moments = {name: [np.zeros_like(weight)] * 2 for name, weight in weights.items()}
     for step in range(1, STEPS + 1):
         places = rng.integers(0, len(data.inputs), BATCH)
-        outputs = _outputs(weights, data.inputs[places])
+        outputs = layer_outputs(weights, data.inputs[places])
         slopes = _slopes(weights, outputs, data.labels[places, 0])
         for layer, (name, slope) in enumerate(zip(weights, slopes, strict=True)):
             gradient = slope.T @ outputs[layer] / BATCH
@@ -130,8 +130,8 @@ def _train(widths: Sequence[int], seed: int, data: Examples) -> dict[str, Floats
     return weights
 
 
-def _outputs(weights: Weights, images: NDArray[Any]) -> list[Floats]:
-    """The inputs of each layer, and last the logits."""
+def layer_outputs(weights: Weights, images: NDArray[Any]) -> list[Floats]:
+    """Return the inputs of each layer, and last the logits."""
     outputs = [images]
     for layer, weight in enumerate(weights.values(), 1):
         product = outputs[-1] @ weight.T
@@ -149,13 +149,13 @@ def _slopes(weights: Weights, outputs: Sequence[Floats], labels: NDArray[np.int6
 
 
 def _log_probabilities(weights: Weights, images: NDArray[Any]) -> Floats:
-    result: Floats = log_softmax(_outputs(weights, images)[-1])[:, None]
+    result: Floats = log_softmax(layer_outputs(weights, images)[-1])[:, None]
     return result
 
 
 def _fisher(weights: Weights, images: NDArray[Any], rng: np.random.Generator) -> dict[str, float]:
     """The mean squared norm of the gradients of images, each of a label that is drawn."""
-    outputs = _outputs(weights, images)
+    outputs = layer_outputs(weights, images)
     powers = np.exp(log_softmax(outputs[-1])).cumsum(axis=1)
     drawn = (powers < rng.random((len(images), 1))).sum(axis=1).clip(max=CLASSES - 1)
     slopes = _slopes(weights, outputs, drawn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from advice_exam import KEEP, NARROW, SCHEMES, Choice, Exam
@@ -215,16 +216,20 @@ def choices(
     budget: int,
     importances: Mapping[str, Mapping[str, float]],
     rng: np.random.Generator,
+    ways: Sequence[str],
 ) -> Iterator[tuple[str, Choice]]:
-    """All ways that find a choice within a budget, by name."""
-    by_way: dict[str, Choice | None] = {
-        "uniform": uniform(exam, budget),
-        "random": random(exam, budget, rng),
-        "ends": ends(exam, budget),
-        "NNCF": nncf(exam, budget),
-        "llm-compressor": llm_compressor(exam, budget),
-        "llm-compressor, relative": llm_compressor_relative(exam, budget),
-        "bound": bound(exam, budget),
+    """Those of some ways that find a choice within a budget, by name."""
+    by_way: dict[str, Callable[[], Choice | None]] = {
+        "uniform": lambda: uniform(exam, budget),
+        "random": lambda: random(exam, budget, rng),
+        "ends": lambda: ends(exam, budget),
+        "NNCF": lambda: nncf(exam, budget),
+        "llm-compressor": lambda: llm_compressor(exam, budget),
+        "llm-compressor, relative": lambda: llm_compressor_relative(exam, budget),
+        "bound": lambda: bound(exam, budget),
     }
-    by_way |= {name: exam.advised(budget, values) for name, values in importances.items()}
-    yield from ((name, choice) for name, choice in by_way.items() if choice is not None)
+    for name, values in importances.items():
+        by_way[name] = partial(exam.advised, budget, values)
+    for name, make in by_way.items():
+        if name in ways and (choice := make()) is not None:
+            yield name, choice

@@ -87,23 +87,24 @@ def networks(quick: bool, kept: Path | None) -> Iterator[Network]:
     yield from advice_torch.transformers(*(1, 2, 4) if quick else (1, 1200, 128), kept)
 
 
-def rows(quick: bool, kept: Path | None) -> Iterator[Row]:
-    """Judge all networks, budgets and ways."""
+def rows(quick: bool, kept: Path | None, ways: Sequence[str]) -> Iterator[Row]:
+    """Judge all networks and budgets, and some ways."""
     for network in networks(quick, kept):
         rng = np.random.default_rng(network.seed)
         with tempfile.TemporaryDirectory() as folder:
             exam = Exam(network, Path(folder))
-            importances = {
-                "Fisher": advice_rivals.fisher_importance(exam, rng),
-                "measured": advice_rivals.measured_importance(exam),
-            }
+            importances: dict[str, dict[str, float]] = {}
+            if "Fisher" in ways:
+                importances["Fisher"] = advice_rivals.fisher_importance(exam, rng)
+            if "measured" in ways:
+                importances["measured"] = advice_rivals.measured_importance(exam)
             for share in QUICK_SHARES if quick else SHARES:
                 budget = int(share * exam.size(exam.uniform(KEEP)))
                 advised = exam.advised(budget)
                 if advised is None:
                     continue
-                ways = advice_rivals.choices(exam, budget, importances, rng)
-                for way, choice in itertools.chain([(ADVICE, advised)], ways):
+                others = advice_rivals.choices(exam, budget, importances, rng, ways)
+                for way, choice in itertools.chain([(ADVICE, advised)], others):
                     yield _row(exam, (share, budget), way, (choice, advised), rng)
 
 
@@ -150,7 +151,7 @@ def line(row: Row) -> str:
     )
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
+def run(options: argparse.Namespace) -> tuple[dict[str, str], Iterator[Row]]:
     """Judge everything, printing each row as it is done."""
     modules = {
         "numpy": "numpy",
@@ -163,13 +164,14 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
         for name, module in modules.items()
         if importlib.util.find_spec(module) is not None
     }
-    facts, judged = files.environment(versions, level=castwise.cpu_level(), threads="1"), []
-    for name, value in facts.items():
-        print(f"# {name}: {value}")
-    for row in rows(options.quick, options.trained):
-        print(line(row), flush=True)
-        judged.append(row)
-    return facts, judged
+    facts = files.environment(versions, level=castwise.cpu_level(), threads="1")
+
+    def judged() -> Iterator[Row]:
+        for row in rows(options.quick, options.trained, options.ways):
+            print(line(row), flush=True)
+            yield row
+
+    return facts, judged()
 
 
 def tables(facts: dict[str, str], judged: list[Row]) -> Iterator[tuple[str, str]]:
@@ -184,6 +186,8 @@ def tables(facts: dict[str, str], judged: list[Row]) -> Iterator[tuple[str, str]
         f"|---|{'---|' * len(kinds)}",
     ]
     for way, text in WAYS.items():
+        if all(row.way != way for row in judged):
+            continue
         cells = [
             _summary([row for row in judged if (row.kind, row.way) == (kind, way)])
             for kind in kinds
@@ -230,6 +234,7 @@ def main() -> int:
     parser.add_argument(
         "--trained", type=Path, metavar="FOLDER", help="keep what torch trains there"
     )
+    parser.add_argument("--ways", nargs="*", default=[*WAYS], choices=[*WAYS])
     options = parser.parse_args()
     return command.carry_out(options, Row, run, line, tables)
 

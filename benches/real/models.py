@@ -14,6 +14,7 @@ import json
 import struct
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ Answer = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 RATE = 16_000
 """Samples of sound a second."""
+
+INPUTS = ContextVar("INPUTS", default=0)
+"""Which inputs models are loaded with: 0 are those that judge, 1 are others, for calibration."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def texts(count: int) -> list[str]:
         strings = (ast.get_docstring(node) for node in nodes if isinstance(node, kinds))
         found += [text for text in strings if text and len(text) > 200]
     step = len(found) // count
-    return found[: step * count : step]
+    return found[step // 2 * INPUTS.get() :: step][:count]
 
 
 def photographs(count: int, size: int) -> Floats:
@@ -125,7 +129,7 @@ def photographs(count: int, size: int) -> Floats:
     from sklearn.datasets import load_sample_images  # noqa: PLC0415
 
     images = [Image.fromarray(image) for image in load_sample_images().images]
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(INPUTS.get())
     crops: list[NDArray[np.uint8]] = []
     for number in range(count):
         image = images[number % len(images)]
@@ -140,7 +144,7 @@ def voices(count: int, seconds: float) -> Floats:
     """Sounds like vowels, and pauses: pulses at a moving pitch through three resonances."""
     from scipy.signal import lfilter  # noqa: PLC0415
 
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(1 + INPUTS.get())
     length = int(seconds * RATE)
     sounds: list[NDArray[Any]] = []
     for _ in range(count):
