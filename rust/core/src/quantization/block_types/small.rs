@@ -106,7 +106,8 @@ pub(super) fn encode_by_range(row: &BlockType, elements: &[f32; ELEMENTS], block
 #[inline(always)]
 pub(super) fn encode_by_magnitude(row: &BlockType, elements: &[f32; ELEMENTS], block: &mut [u8]) {
     let (least, most) = range(elements);
-    let amax = if most > -least { most } else { -least };
+    // Of zeros, which may have signs, too.
+    let amax = if most > -least { most } else { least }.abs();
     let scale = amax / ((1 << (row.bits - 1)) - 1) as f32;
     let inverse = reciprocal(scale);
     half::write(block, row.scale, scale);
