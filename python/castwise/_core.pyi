@@ -1109,10 +1109,11 @@ def swizzle_scales(scales: NDArray[Any], out: NDArray[Any]) -> None:
 def unswizzle_scales(swizzled: NDArray[Any], out: NDArray[Any]) -> None:
     """Undo `swizzle_scales`; the shape of `out` says which rows and columns are not padding."""
 
-def block_types() -> tuple[tuple[str, int, int, int], ...]:
+def block_types() -> tuple[tuple[str, int, int, int, int], ...]:
     """Return the types of blocks of llama.cpp that are written.
 
-    Each is its name, the elements and the bytes of a block, and the bits of a code.
+    Each is its name, the elements and the bytes of a block, the bits of a code, and where the scale
+    of a block begins.
     """
 
 def encode_block_type(x: NDArray[Any], blocks: NDArray[Any], name: str) -> int | None:

@@ -72,8 +72,16 @@ SchemeName: TypeAlias = Literal[
 ]
 """The schemes of `castwise.quantization.schemes()`."""
 
+BlockTypeName: TypeAlias = Literal[
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"
+]
+"""The types of blocks of llama.cpp that castwise writes."""
+
+MixName: TypeAlias = Literal["q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"]
+"""The mixes of llama.cpp."""
+
 StoredScheme: TypeAlias = (
-    SchemeName | Literal["int1_channel", "int1_group", "int7_channel", "int7_group"]
+    SchemeName | BlockTypeName | Literal["int1_channel", "int1_group", "int7_channel", "int7_group"]
 )
 """Those of quantized arrays: some are only read."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +18,9 @@ import castwise
 import numpy as np
 import pytest
 from castwise._core import block_types, decode_block_type, encode_block_type
+from castwise.quantization import QuantizedArray, dequantize, quantize
 from castwise.quantization.arrays.block_types import encode_type
-from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES
+from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, decode_type
 from float_environment import ENVIRONMENTS, SUPPORTED, mxcsr
 from numpy.typing import NDArray
 from recorded import FOLDER
@@ -133,7 +135,7 @@ def test_they_decode_as_the_package_decodes_them(name: str, framework: Framework
 
 
 def test_the_tables_agree() -> None:
-    for name, elements, size, bits in block_types():
+    for name, elements, size, bits, _ in block_types():
         assert BLOCK_TYPES[name][1:] == (elements, size)
         assert 8 * size / elements >= bits
         assert name in FILE_TYPES
@@ -179,6 +181,89 @@ def test_operands_that_do_not_fit_are_refused() -> None:
         decode_block_type(blocks, x[:, ::2], "Q4_K")
     with pytest.raises(ValueError, match=r'type="Q9_K" is not valid; use one of "Q4_0"'):
         encode_block_type(x, blocks, "Q9_K")
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((24, 1024), -1), ((2, 3, 512), 2), ((512, 4), 0), ((3, 256, 5), -2)]
+)
+def test_arrays_become_blocks(name: str, shape: tuple[int, ...], axis: int) -> None:
+    """Along any axis; what they decode to has the shape of the array."""
+    x = CASES["normal"].reshape(-1)[: np.prod(shape)].reshape(shape)
+    q = quantize(x, name.lower(), axis=axis)
+    rows = np.moveaxis(x, axis, -1)
+    blocks = encode(np.ascontiguousarray(rows), name)
+    assert q.data.tobytes() == blocks.tobytes()
+    (field,) = q.parts().values()
+    assert field.shape == (*rows.shape[:-1], blocks.shape[-2] * blocks.shape[-1])
+    expected = decode_type(blocks.reshape(-1, field.shape[-1]), name).reshape(rows.shape)
+    np.testing.assert_array_equal(dequantize(q, "float32"), np.moveaxis(expected, -1, axis))
+    for other in (
+        pickle.loads(pickle.dumps(q)),  # noqa: S301
+        QuantizedArray.from_parts(q.parts(), "gguf", x.shape, scheme=name.lower(), axis=axis),
+    ):
+        np.testing.assert_array_equal(dequantize(other, "float32"), dequantize(q, "float32"))
+    _, elements, size = BLOCK_TYPES[name]
+    assert q.nbytes == q.data.nbytes
+    assert q.bits_per_weight == 8 * size / elements
+
+
+def test_a_vector_is_one_row_of_blocks() -> None:
+    x = CASES["normal"][0]
+    q = quantize(x, "q4_k")
+    assert q.data.tobytes() == encode(x[None], "Q4_K").tobytes()
+    assert dequantize(q).shape == x.shape
+    assert quantize(x[:0], "q4_k").data.shape == (0, 144)
+
+
+def test_the_scale_is_a_view_of_its_blocks() -> None:
+    for name, *_, place in block_types():
+        q = quantize(CASES["normal"], name.lower())
+        scales = q.data[..., place : place + 2].copy().view(np.float16)[..., 0]
+        np.testing.assert_array_equal(q.scale, scales)
+        assert np.shares_memory(q.scale, q.data)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block": 32}, "block=32 is not valid for q4_k"),
+        ({"recipe": "mlx"}, "recipe='mlx' is not valid for q4_k"),
+        ({"scale_rule": "even"}, "scale_rule='even' is not valid for q4_k"),
+        ({"symmetric": False}, "symmetric=False is not valid for q4_k"),
+        ({"nonfinite": "nan"}, "nonfinite='nan' is not valid for q4_k"),
+        ({"importance": np.ones(1024, np.float32)}, "^importance is not valid for q4_k"),
+        ({"axis": 2}, "axis"),
+    ],
+)
+def test_options_that_blocks_do_not_have_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quantize(CASES["normal"], "q4_k", **options)
+    accepted = quantize(CASES["normal"], "q4_k", recipe="gguf", block=256)
+    assert accepted.data.tobytes() == encode(CASES["normal"], "Q4_K").tobytes()
+
+
+def test_arrays_that_are_no_blocks_are_refused() -> None:
+    x = CASES["normal"]
+    with pytest.raises(
+        ValueError, match=r"96 elements along axis -1.*of 256; pad them, or use 'q5_0'"
+    ):
+        quantize(x[:, :96], "q4_k")
+    with pytest.raises(ValueError, match=r"100 elements along axis -1.*of 32; pad them\."):
+        quantize(x[:, :100], "q4_0")
+    for value in (np.nan, -np.inf):
+        wrong = x.copy()
+        wrong[3, 5] = value
+        with pytest.raises(ValueError, match=rf"x has {value} at index \[3, 5\]"):
+            quantize(wrong, "q8_0")
+    with pytest.raises(
+        ValueError, match=r"x cannot be q6_k: the scale of block 0 of row 0.*divide"
+    ):
+        quantize(x * np.float32(2.0**60), "q6_k")
+    with pytest.raises(TypeError, match="int64"):
+        quantize(x.astype(np.int64), "q4_k")
+    with pytest.raises(ValueError, match=r"arithmetic='exact' is not valid for q4_k"):
+        dequantize(quantize(x, "q4_k"), arithmetic="exact")
 
 
 @pytest.mark.skipif(not SUPPORTED, reason="sets MXCSR by glibc")

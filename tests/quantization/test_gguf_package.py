@@ -165,16 +165,24 @@ def test_inspection_needs_no_package(
 
 
 def test_without_the_package_its_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: Framework
 ) -> None:
+    """Of types that castwise writes none is needed, and the values are those of the package."""
+    raw = {name: random_blocks(name, (3, 2)) for name in ("Q5_K", "IQ4_XS")}
+    expected = values_of(framework("gguf"), "Q5_K", raw["Q5_K"])
     monkeypatch.setitem(sys.modules, "gguf", None)
-    source = gguf_file(
-        tmp_path / "model.gguf", {"w": stored("Q5_K", random_blocks("Q5_K", (1, 1)))}
-    )
+    paths = {
+        name: gguf_file(tmp_path / f"{name}.gguf", {"w": stored(name, blocks)})
+        for name, blocks in raw.items()
+    }
     out = tmp_path / "out.safetensors"
-    with pytest.raises(CheckpointError, match=r"'w': it is Q5_K, .*pip install 'castwise\[gguf\]'"):
-        checkpoint.dequantize_file(source, out)
+    with pytest.raises(
+        CheckpointError, match=r"'w': it is IQ4_XS, .*pip install 'castwise\[gguf\]'"
+    ):
+        checkpoint.dequantize_file(paths["IQ4_XS"], out)
     assert not out.exists()
+    checkpoint.dequantize_file(paths["Q5_K"], out, "float32")
+    assert_same(checkpoint.load(out)["w"], expected)
 
 
 def test_without_the_package_models_keep_their_names(

@@ -20,7 +20,7 @@ from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.plan import CastOptions, plan_by_map
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
 from castwise.checkpoint.planning.encode.encode import Encode
-from castwise.checkpoint.planning.written_schemes import is_scheme
+from castwise.checkpoint.planning.written_schemes import is_scheme_or_mix
 from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.requests.quantize import checked_encode, encoding_of
@@ -81,7 +81,7 @@ class MapConversion:
         elif isinstance(dtype_map, Mapping):
             values = dtype_map
         dtypes = encode = None
-        if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
+        if any(is_scheme_or_mix(value) for value in values.values() if isinstance(value, str)):
             map_argument: Any = dtype_map
             request = Quantize(
                 source="A", dtype_map=map_argument, architecture=architecture, **quantization

@@ -21,9 +21,14 @@ from castwise.quantization import (
     dequantize,
     schemes,
 )
-from castwise.quantization.arrays.block_types import decode_type, encode_type
+from castwise.quantization.arrays.block_types import encode_type
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.quantization.producers.block_types import BLOCK_TYPES, WRITTEN_TYPES
+from castwise.quantization.producers.block_types import (
+    BLOCK_TYPES,
+    WRITTEN_TYPES,
+    decode_type,
+    type_of_scheme,
+)
 from castwise.quantization.producers.layouts import Layout
 from castwise.quantization.producers.registry import (
     CONVERTED_TO,
@@ -88,8 +93,8 @@ class SchemeRecipe:
 
     @property
     def is_of_blocks(self) -> bool:
-        """True for types of blocks that files hold, and arrays do not."""
-        return self.scheme.upper() in WRITTEN_TYPES
+        """True for types of blocks of llama.cpp."""
+        return type_of_scheme(self.scheme) is not None
 
     @property
     def has_global_scale(self) -> bool:

@@ -100,6 +100,10 @@ class WholeModelReader(PlacedReader[SourceFile | JoinedFiles]):
         """Return the keys and values of the header as they are in it, but for some keys."""
 
     @abstractmethod
+    def values(self) -> dict[str, Any]:
+        """Return what the header states, by its keys."""
+
+    @abstractmethod
     def architecture(self) -> Architecture | None:
         """Return the roles of its tensors; None if their names do not tell them."""
 
@@ -150,3 +154,6 @@ class ModelFormat:
 
     is_stored_name: Callable[[str], bool]  # whether weights are named so
     input_names: Callable[[str, str], InputNames]  # of a weight of transformers in a type of models
+    # The schemes of tensors by a mix, of a file that states these values; and what that states
+    mix_types: Callable[[str, Mapping[str, Any], Collection[str]], dict[str, str]]
+    mix_metadata: Callable[[str], dict[str, str]]

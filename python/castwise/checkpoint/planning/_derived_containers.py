@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from typing import Any
 
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.interface import Reader
@@ -36,6 +37,11 @@ class DerivedModel(DerivedReader, WholeModelReader):
         """Return the keys and values of the header as they are in it, but for some keys."""
         assert isinstance(self._reader, WholeModelReader)  # noqa: S101
         return self._reader.pairs(left_out)
+
+    def values(self) -> dict[str, Any]:
+        """Return what the header states."""
+        assert isinstance(self._reader, WholeModelReader)  # noqa: S101
+        return self._reader.values()
 
     def architecture(self) -> Architecture | None:
         """Return the roles of the tensors."""

@@ -14,6 +14,7 @@ from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.loading.check import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
+from castwise.quantization.producers.block_types import MIXES
 from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.producer import EncodedModules, Encoding, Statements, Written
 from castwise.quantization.producers.registry import (
@@ -237,6 +238,11 @@ def _names() -> frozenset[str]:
 def is_scheme(name: object) -> bool:
     """Return True for the name of a scheme."""
     return isinstance(name, str) and name in _names()
+
+
+def is_scheme_or_mix(name: object) -> bool:
+    """Return True for the name of a scheme, or of a mix of llama.cpp."""
+    return is_scheme(name) or (isinstance(name, str) and name in MIXES)
 
 
 def written_row(scheme: object, recipe: str | None, inputs: str | float | None = None) -> Written:

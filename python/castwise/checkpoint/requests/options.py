@@ -20,6 +20,7 @@ from castwise._options import (
     Inputs,
     Like,
     MapArgument,
+    MixName,
     Nan,
     Overflow,
     PathArgument,
@@ -532,13 +533,14 @@ class Quantize(Request):
     command: ClassVar[str] = "quantize"
     action: ClassVar[str] = "quantized"
 
-    scheme: WrittenScheme | None = option(
+    scheme: WrittenScheme | MixName | None = option(
         default=None,
         comment="The scheme of linear layers: one of `castwise.quantization.schemes()`, or, in "
-        "files of llama.cpp, a type such as 'q4_k'. None: only the map decides.",
+        "files of llama.cpp, a type such as 'q4_k' or a mix such as 'q4_k_m'. None: only the map "
+        "decides.",
         metavar="S",
         is_positional=True,
-        help="the scheme of linear layers: {schemes}",
+        help="the scheme of linear layers: {schemes}; or a mix of llama.cpp, as q4_k_m",
     )
     recipe: WrittenRecipe | None = option(
         default=None,
@@ -623,14 +625,14 @@ class Quantize(Request):
         help="leave weights unchanged whose whole names, or whose modules' names, match; as "
         "often as needed",
     )
-    quantize_embeddings: bool = option(
-        default=False,
-        comment="Whether embeddings and heads get the scheme, too. By default only those get a "
-        "scheme that the map names.",
+    quantize_embeddings: bool | None = option(
+        default=None,
+        comment="Whether embeddings and heads get the scheme, too. By default those get one that "
+        "the map names, and those of a mix.",
         metavar="yes|no",
         parse="yes or no",
-        help="whether embeddings and heads get the scheme, too (default: only if the --map "
-        "names them)",
+        help="whether embeddings and heads get the scheme, too (default: if the --map "
+        "names them, or in a mix)",
     )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 

@@ -23,11 +23,13 @@ from castwise.checkpoint.planning.written_schemes import (
     checked_inputs_or_scale,
     consumer_named,
     is_scheme,
+    is_scheme_or_mix,
     recipe_for,
     written_row,
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
+from castwise.quantization.producers.block_types import MIXES
 from castwise.quantization.producers.registry import TYPED
 from castwise.quantization.producers.schemes import (
     SCALES,
@@ -46,7 +48,7 @@ def quantizing(
     """Return what decides the result, and what plans it."""
     encode = checked_encode(request, threads)
     report = {
-        "scheme": encode.scheme,
+        "scheme": encode.mix or encode.scheme,
         "recipe": encode.recipe,
         "block": None if encode.block is None else list(encode.block),
         **({} if encode.scales == "amax" else {"scales": encode.scales}),
@@ -73,7 +75,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
     map_name = values if isinstance(values, str) and is_map_name(values) else None
     mapping, origin = _mapping(None if map_name else values)
     mapping = {key: _scheme_spelled(value) for key, value in mapping.items()}
-    if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
+    if (default := mapping.get(DEFAULT)) is not None and is_scheme_or_mix(default):
         if usual not in (None, default):
             raise CheckpointError(
                 f"{origin} has the {DEFAULT} {default!r}, and "
@@ -81,6 +83,9 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
                 + " is another; leave one out"
             )
         usual = mapping.pop(DEFAULT)
+    mix = usual if usual in MIXES else None
+    if mix is not None:
+        usual, _ = MIXES[mix]
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
     dtypes = named_map(map_name) if map_name else DtypeMap.from_mapping(formats, origin)
@@ -119,10 +124,14 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         map_name,
         importance=_checked_importance(request, names, producer),
         consumer=None if reader is None else reader.name,
-        embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
+        embeddings=checked_embeddings(
+            mix is not None if request.quantize_embeddings is None else request.quantize_embeddings,
+            request.consumer,
+        ),
         inputs=inputs,
         architecture=checked_architecture(request.architecture),
         scales=checked_scales(request.scales, names, producer),
+        mix=mix,
     )
     for name in names:
         encode.encoding(name)
@@ -131,7 +140,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
 
 def _scheme_spelled(name: Any) -> Any:  # noqa: ANN401  (of a caller)
     """Return the name of a scheme that is spelled in capitals, as llama.cpp does; others as is."""
-    is_capital = isinstance(name, str) and not is_scheme(name) and is_scheme(name.lower())
+    is_capital = isinstance(name, str) and not is_scheme(name) and is_scheme_or_mix(name.lower())
     return name.lower() if is_capital else name
 
 

@@ -24,7 +24,7 @@ from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Array, views_of
 from castwise.quantization.producers.layouts import Layout
 from castwise.quantization.producers.registry import known_recipe, written_layout
-from castwise.quantization.producers.schemes import find_scheme, generic_layout
+from castwise.quantization.producers.schemes import generic_layout, scheme_of_files
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import brief
@@ -40,7 +40,7 @@ class QuantizedArray(Rendered):
     Parameters
     ----------
     scheme : str
-        One of `schemes()`.
+        One of `schemes()`, or a block type of llama.cpp in small letters, as "q4_k".
     data : ndarray
         The packed codes, as the producer stores them.
     scale : ndarray
@@ -102,7 +102,7 @@ class QuantizedArray(Rendered):
     _ready: dict[str, BlockDecoder] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        scheme = find_scheme(self.scheme)
+        scheme = scheme_of_files(self.scheme)
         if self.layout is None:
             symmetric = self.zero_point is None and "bias" not in self.extras
             layout = written_layout(self.recipe, scheme, symmetric=symmetric)
@@ -133,7 +133,7 @@ class QuantizedArray(Rendered):
         return self.__dict__ | {"extras": dict(self.extras), "layout": row, "_ready": {}}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        layout: Layout | None = generic_layout(find_scheme(fields["scheme"]))
+        layout: Layout | None = generic_layout(scheme_of_files(fields["scheme"]))
         if fields["layout"] is not None:
             (index, fields_of_row), rows = fields["layout"], _rows_of(fields["recipe"])
             layout = rows[index] if index < len(rows) else None
@@ -170,13 +170,14 @@ class QuantizedArray(Rendered):
     @property
     def dtype_of_codes(self) -> str:
         """The format of a code by name; "map" if codes are indices into a code map."""
-        return find_scheme(self.scheme).element
+        return scheme_of_files(self.scheme).element
 
     @property
     def nbytes(self) -> int:
         """The bytes of all parts."""
-        parts = (self.data, self.scale, self.global_scale, self.zero_point, *self.extras.values())
-        return sum(part.nbytes for part in parts if part is not None)
+        if views_of(self).storage.block_type:  # scales are views of blocks
+            return self.data.nbytes
+        return sum(part.nbytes for part in self._arrays().values())
 
     @property
     def bits_per_weight(self) -> float:

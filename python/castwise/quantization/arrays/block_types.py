@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import cast, decode_block_type, encode_block_type
+from castwise._core import cast, encode_block_type
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 
 
@@ -29,11 +29,3 @@ def encode_type(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
             "beyond the range of float16"
         )
     return blocks
-
-
-def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
-    """Return the values of blocks (rows, blocks, bytes) as a matrix."""
-    rows, count, _ = blocks.shape
-    values = np.empty((rows, count * BLOCK_TYPES[name][1]), np.float32)
-    decode_block_type(blocks, values, name)
-    return values

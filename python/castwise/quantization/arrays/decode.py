@@ -22,6 +22,7 @@ from castwise.quantization.arrays.views import (
     format_of_bytes,
     views_of,
 )
+from castwise.quantization.producers.block_types import decode_type
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import E4M3, dtype_of
 from castwise.quantization.producers.schemes import Scheme
@@ -72,6 +73,8 @@ def decode_array(
     if not out.size:
         return out
     views = views_of(q)
+    if views.storage.block_type:
+        return _decode_whole_blocks(q, out, arithmetic)
     if not is_at_once(q):
         is_plain = _STEPS.isdisjoint(q.extras)
         level = q.global_scale
@@ -88,6 +91,21 @@ def decode_array(
         and _only_views(q, options | {"data": data, "scale": scale})
     ):
         q._ready[arithmetic] = decoder
+    return out
+
+
+def _decode_whole_blocks(q: StoredArray, out: Array, arithmetic: str) -> Array:
+    """Decode blocks that hold their scales, as llama.cpp does: in float32, then rounded once."""
+    if arithmetic != "peer":
+        raise ValueError(
+            f"arithmetic={arithmetic!r} is not valid for {q.scheme}, whose values llama.cpp "
+            "computes in float32; use 'peer'."
+        )
+    views = views_of(q)
+    shape = views.core_shape
+    rows = q.data.reshape(math.prod(shape[:-1]), -1)
+    values = decode_type(rows, views.storage.block_type).reshape(shape)
+    views.of_weight(out)[...] = _core.cast(values, out.dtype)
     return out
 
 

@@ -31,7 +31,7 @@ from castwise.quantization.producers.lazy import LazyArray
 from castwise.quantization.producers.names import Match, match_layout, name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
-from castwise.quantization.producers.schemes import Scheme, find_scheme, may_hold, schemes
+from castwise.quantization.producers.schemes import Scheme, may_hold, scheme_of_files, schemes
 from castwise.quantization.producers.stated import json_of
 
 _BYTE = 8
@@ -76,7 +76,7 @@ def recognized_parts(
     """Make the quantized array that some parts are, which may be lazy."""
     row = find_recipe(recipe)
     if scheme is not None:
-        find_scheme(scheme)
+        scheme_of_files(scheme)
     if axis is not None:
         axis = integer("axis", axis, -MAX_SIZE, MAX_SIZE)
     if not isinstance(parts, Mapping):
@@ -221,7 +221,7 @@ def _candidates(
     for name in _schemes(layout) if statements.scheme is None else (statements.scheme,):
         if marker_scheme not in (None, name):
             continue
-        row = find_scheme(name)
+        row = scheme_of_files(name)
         block = state.get("block") or statements.block or block_pair(layout.block or row.block)
         is_packing = statements.variant in storage.packing
         # Words without filler bits are packed alike.
@@ -349,6 +349,8 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
         if data.shape[-1] % block_bytes:
             return None
         blocks = data.shape[-1] // block_bytes
+        if storage.block_type:
+            return *data.shape[:-1], blocks * scheme.block[1]
         return *data.shape[:-1], blocks * codes_of_block(sizes, scheme.bits)
     shape = data.shape
     axis_count = MATRIX if storage.split or storage.orientation else 1

@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from castwise import _core
-from castwise._core import read_array
-from castwise._options import Nonfinite, Recipe, Rounding, ScaleRule, Scales, SchemeName
+from castwise._core import cast, read_array
+from castwise._options import (
+    BlockTypeName,
+    Nonfinite,
+    Recipe,
+    Rounding,
+    ScaleRule,
+    Scales,
+    SchemeName,
+)
 from castwise.quantization.arrays._arguments import (
     MAX_SEED,
     block_pair,
@@ -25,6 +33,7 @@ from castwise.quantization.arrays._arguments import (
     magnitude,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
+from castwise.quantization.arrays.block_types import encode_type
 from castwise.quantization.arrays.scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays.views import (
     Array,
@@ -36,9 +45,11 @@ from castwise.quantization.arrays.views import (
     scale_dtype,
     views_of,
 )
+from castwise.quantization.producers.block_types import FALLBACKS, WHOLE_BLOCKS, type_of_scheme
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import ZERO, Storage
 from castwise.quantization.producers.registry import (
+    TYPED,
     find_recipe,
     written_layout,
 )
@@ -48,6 +59,7 @@ from castwise.quantization.producers.schemes import (
     find_scheme,
     has_bias,
     has_global_scale,
+    scheme_of_files,
 )
 from castwise.text.wording import check_switch
 
@@ -57,7 +69,7 @@ _SMALL = 1 << 14
 
 def quantize(
     x: ArrayLike,
-    scheme: SchemeName,
+    scheme: SchemeName | BlockTypeName,
     *,
     recipe: Recipe | None = None,
     block: int | Sequence[int] | None = None,
@@ -80,7 +92,9 @@ def quantize(
         Any real float dtype, rank 1 or more, any strides. Leading axes are a stack of matrices.
         float64 is computed in float64, and results are rounded once.
     scheme : str
-        One of `schemes()`.
+        One of `schemes()`; or a block type of llama.cpp: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
+        "q2_k", "q3_k", "q4_k", "q5_k" or "q6_k". Its blocks are those of llama.cpp, bit for bit,
+        rows have whole ones, and only `axis` applies; x is rounded to float32 first.
     recipe : str, optional
         Whose arithmetic is used, bit for bit, and in whose form the parts are stored. By default
         the first of the scheme's `recipes`.
@@ -145,6 +159,19 @@ def quantize(
     """
     array = x if type(x) is np.ndarray else read_array("x", x)
     check_switch("symmetric", symmetric)
+    if (block_type := type_of_scheme(scheme)) is not None:
+        options = {
+            "recipe": (recipe, TYPED),
+            "block": (block, scheme_of_files(scheme).block[1]),
+            "scale_rule": (scale_rule, None),
+            "rounding": (rounding, None),
+            "amax": (amax, None),
+            "nonfinite": (nonfinite, "raise"),
+            "symmetric": (bool(symmetric), True),
+            "scales": (scales, "amax"),
+            "importance": (importance, None),
+        }
+        return _of_block_type(array, block_type, axis, options)
     request = (
         scheme,
         recipe,
@@ -164,6 +191,50 @@ def quantize(
     if plan.is_bounded:
         warn_of_scales(array, q, partial(_near_one, plan, amax, threads, weights))
     return q
+
+
+def _of_block_type(
+    x: Array, name: str, axis: int, options: Mapping[str, tuple[object, object]]
+) -> QuantizedArray:
+    """Quantize an array to blocks of a type of llama.cpp, which has one way to do so.
+
+    `options` have the value that each option was set to, and the only one that it may have.
+    """
+    row = scheme_of_files(name.lower())
+    check_float(x.shape, x.dtype)
+    axis = integer("axis", axis, -x.ndim, x.ndim - 1)
+    for option, (value, default) in options.items():
+        if value is not None and (not np.isscalar(value) or value != default):
+            shown = f"{option}={value!r}" if np.isscalar(value) else option
+            raise ValueError(
+                f"{shown} is not valid for {row.name}, whose blocks are those that "
+                "llama.cpp makes; leave it out."
+            )
+    columns, elements = x.shape[axis], row.block[1]
+    if columns % elements:
+        fallback = FALLBACKS.get(name, "")
+        use = f", or use {fallback.lower()!r}" if columns % 32 == 0 and fallback else ""
+        raise ValueError(
+            f"x has {columns} elements along axis {axis}, and {row.name} needs whole blocks of "
+            f"{elements}; pad them{use}."
+        )
+    layout = WHOLE_BLOCKS[name]
+    views = geometry(row.name, TYPED, layout, shape=x.shape, axis=axis, block=row.block)
+    matrix = views.of_weight(x).reshape(math.prod(views.core_shape[:-1]), columns)
+    if not math.isfinite(_core.block_amax(matrix)):
+        index = tuple(map(int, np.argwhere(~np.isfinite(cast(x, np.float64)))[0]))
+        raise ValueError(
+            f"x has {x[index]} at index {list(index)}, for which no scale is right; mend it."
+        )
+    try:
+        blocks = encode_type(matrix, name).reshape(views.data_shape)
+    except ValueError as error:
+        raise ValueError(f"x cannot be {row.name}: {error}; divide x by a number.") from error
+    fields = fields_of(views, blocks)
+    names: dict[str, Any] = {"scheme": row.name, "recipe": TYPED}
+    return QuantizedArray(
+        data=fields["data"], scale=fields["scale"], shape=x.shape, axis=axis, **names
+    )
 
 
 def quantize_slab(

@@ -29,7 +29,7 @@ from castwise.quantization.producers.geometry import (
 from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage, dtype_of
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import known_recipe
-from castwise.quantization.producers.schemes import Scheme, find_scheme
+from castwise.quantization.producers.schemes import Scheme, scheme_of_files
 
 Array = NDArray[Any]
 _BYTE = 8
@@ -119,6 +119,10 @@ class Views:
             return (count, 1) if self.recipe is not None else (count,)
         if self.storage.orientation in ("parts", "pairs"):
             return *stack, count, rows
+        if self.storage.block_type:
+            size = dict(self.storage.fields)["data"]
+            shape = *stack, rows, ceil_div(columns, self.block[1]), size
+            return shape if len(self.shape) > 1 else shape[1:]
         if self.storage.split or self.storage.fields:
             blocks = ceil_div(columns, self.bytes_of_codes)
             block_containers = self._containers(self.bytes_of_codes)
@@ -129,7 +133,8 @@ class Views:
     def bytes_of_codes(self) -> int:
         """The codes of one block of bytes."""
         fields = dict(self.storage.fields)
-        return codes_of_block(fields, self.scheme.bits) if fields else self.block[1]
+        has_parts = fields and not self.storage.block_type
+        return codes_of_block(fields, self.scheme.bits) if has_parts else self.block[1]
 
     def of_data(self, data: Array) -> Array:
         """View the payload as the core sees it."""
@@ -248,6 +253,9 @@ def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
             part = part.view(np.float16)[..., 0] if half else part
             part = part[..., 0] if size == 1 else part
         fields[name] = part
+    if views.storage.block_type:
+        halves = blocks.view(np.float16)
+        fields["scale"] = halves[..., views.storage.scale_place // halves.itemsize]
     return fields
 
 
@@ -323,7 +331,7 @@ def geometry(
         raise ValueError("shape=() is not valid; a weight has one axis or more.")
     packings = (layout.storage or Storage()).packing
     packing = variant if variant in packings else packings[0]
-    return Views(find_scheme(scheme), known_recipe(recipe), layout, shape, axis, block, packing)
+    return Views(scheme_of_files(scheme), known_recipe(recipe), layout, shape, axis, block, packing)
 
 
 def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise import _core
+from castwise._core import decode_block_type
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 
 
@@ -50,7 +52,17 @@ TYPES: Mapping[str, Layout] = {
         ),
     ),
 }
-"""The layout of each type that castwise decodes."""
+"""The layout of each type whose scales and codes are parts of an array."""
+
+WHOLE_BLOCKS: Mapping[str, Layout] = {
+    name: _row(
+        name.lower(),
+        elements,
+        Storage(np.uint8, block_type=name, scale_place=place, fields=(("data", size),)),
+    )
+    for name, elements, size, _, place in _core.block_types()
+}
+"""The layout of each type that castwise writes, whose blocks are parts of an array."""
 
 BLOCK_TYPES: Mapping[str, tuple[int, int, int]] = {
     "Q4_0": (2, 32, 18),
@@ -100,6 +112,17 @@ FILE_TYPES: Mapping[str, int] = {
 A file of one K-quant states the small mix of that type (`MOSTLY_Q4_K_S`).
 """
 
+MIXES: Mapping[str, tuple[str, int]] = {
+    "q3_k_s": ("q3_k", 11),
+    "q3_k_m": ("q3_k", 12),
+    "q3_k_l": ("q3_k", 13),
+    "q4_k_s": ("q4_k", 14),
+    "q4_k_m": ("q4_k", 15),
+    "q5_k_s": ("q5_k", 16),
+    "q5_k_m": ("q5_k", 17),
+}
+"""The mixes of types that llama.cpp knows by names: the usual type, and the type of the file."""
+
 FALLBACKS: Mapping[str, str] = {
     "Q2_K": "Q4_0",
     "Q3_K": "Q4_0",
@@ -109,8 +132,25 @@ FALLBACKS: Mapping[str, str] = {
 }
 """What llama.cpp takes for rows that are no whole blocks of 256 (`tensor_type_fallback`)."""
 
-WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits in _core.block_types()}
+WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits, _ in _core.block_types()}
 """The bits of a code of each type that castwise writes."""
+
+
+def type_of_scheme(scheme: object) -> str | None:
+    """Return the type that a scheme is, None for the schemes of other files."""
+    name = str(scheme).upper()
+    return name if name in WRITTEN_TYPES and scheme == name.lower() else None
+
+
+def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
+    """Return the values of rows of blocks, of a type that castwise writes, as a matrix."""
+    _, elements, size = BLOCK_TYPES[name]
+    rows = blocks.shape[0]
+    columns = blocks[0].size // size * elements if rows else 0
+    values = np.empty((rows, columns), np.float32)
+    decode_block_type(np.ascontiguousarray(blocks), values, name)
+    return values
+
 
 ROLES: Mapping[str, str] = {".scale": GLOBAL, ".input_scale": ACTIVATION}
 """What llama.cpp reads beside a weight of any type, one for each expert, in the place of ".weight":

@@ -1,14 +1,21 @@
-"""GGUF, whose files state the type of each tensor, and the package gguf, which decodes others."""
+"""GGUF, whose files state the type of each tensor, and what decodes types without parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
-from castwise.quantization.producers.block_types import FALLBACKS, TYPES, WRITTEN_TYPES
+from castwise.quantization.producers.block_types import (
+    FALLBACKS,
+    TYPES,
+    WHOLE_BLOCKS,
+    WRITTEN_TYPES,
+    decode_type,
+)
 from castwise.quantization.producers.producer import (
     INTEGERS,
     MXFP4_TO_NVFP4,
@@ -35,7 +42,7 @@ _WRITTEN = tuple(
 
 GGUF = Producer(
     "gguf",
-    tuple(TYPES.values()),
+    (*TYPES.values(), *WHOLE_BLOCKS.values()),
     scales="float16",
     transcoding=Transcoding(
         forms_from=(*same_schemes("mxfp4", *INTEGERS), MXFP4_TO_NVFP4),
@@ -55,13 +62,18 @@ GGUF = Producer(
 def block_decoder(
     name: str, arithmetic: Arithmetic
 ) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
-    """Return what decodes rows of blocks of a type by the package gguf; Undecodable without it."""
+    """Return what decodes rows of blocks of a type; Undecodable without the package gguf it needs.
+
+    The core decodes the types that castwise writes, and the package gguf all others.
+    """
     if arithmetic != "peer":
         raise Undecodable(
-            f"it is {name}, which the package gguf decodes, in float32; "
+            f"it is {name}, which is decoded in float32; "
             + setting("arithmetic", arithmetic)
             + " is for other types"
         )
+    if name in WRITTEN_TYPES:
+        return partial(decode_type, name=name)
     try:
         from gguf import GGMLQuantizationType, quants  # noqa: PLC0415
     except ImportError as error:

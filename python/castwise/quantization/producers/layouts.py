@@ -104,6 +104,10 @@ class Storage:
     tile: tuple[int, int] | None = None
     # What a block of bytes holds, in order, with its bytes.
     fields: tuple[tuple[str, int], ...] = ()
+    # The type of llama.cpp of blocks that are one part of bytes, scales too; and where in a block
+    # the scale is, a float16.
+    block_type: str = ""
+    scale_place: int = 0
     read_only: bool = False  # arrays are not written so
     positive_zero: bool = False  # codes of -0 decode to 0
     # Scales are UE4M3 as llama.cpp reads it: 0x7F is 0, and no byte is above.

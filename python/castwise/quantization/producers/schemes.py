@@ -106,7 +106,7 @@ def _rows() -> dict[str, Scheme]:
 
 @cache
 def _block_types() -> dict[str, Scheme]:
-    """Return the types of blocks that files hold, and arrays do not, as schemes of integers."""
+    """Return the types of blocks of llama.cpp as schemes of integers."""
     integers = find_scheme("int8_group")
     return {
         name.lower(): replace(
@@ -117,12 +117,12 @@ def _block_types() -> dict[str, Scheme]:
             recipes=(),
             searched_recipes=(),
         )
-        for name, elements, _, bits in _core.block_types()
+        for name, elements, _, bits, _ in _core.block_types()
     }
 
 
 def scheme_of_files(name: object) -> Scheme:
-    """Return the row of a scheme that files hold: as `find_scheme`, or a type of blocks."""
+    """Return the row of a scheme, as `find_scheme` does, or of a type of blocks."""
     return _block_types().get(str(name)) or find_scheme(name)
 
 

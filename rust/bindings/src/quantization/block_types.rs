@@ -22,10 +22,10 @@ impl Address {
     }
 }
 
-/// Return name, elements, bytes and bits of a code of each type.
+/// Return name, elements, bytes, bits of a code and place of the scale of each type.
 #[pyfunction]
 pub(crate) fn block_types(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
-    PyTuple::new(py, BLOCK_TYPES.iter().map(|row| (row.name, row.elements, row.bytes, row.bits)))
+    PyTuple::new(py, BLOCK_TYPES.iter().map(|row| (row.name, row.elements, row.bytes, row.bits, row.scale)))
 }
 
 /// Quantize float32 to blocks of a type; the first block whose scale no float16 holds, or None.
@@ -70,7 +70,8 @@ fn operands(
     encodes: bool,
 ) -> PyResult<(&'static BlockType, usize, Address, Address)> {
     let row = core::find_block_type(name).map_err(to_python)?;
-    let (x, bytes) = (Array::of_numpy("x", elements)?, Array::of_numpy("blocks", blocks)?);
+    let argument = if encodes { "x" } else { "out" };
+    let (x, bytes) = (Array::of_numpy(argument, elements)?, Array::of_numpy("blocks", blocks)?);
     let count = bytes.bytes() / row.bytes;
     let target = if encodes { &bytes } else { &x };
     let fits = (x.format, bytes.format) == (Format::FLOAT32, Format::UINT8)
@@ -80,7 +81,7 @@ fn operands(
         && x.shape().last().is_none_or(|columns| columns.is_multiple_of(row.elements));
     if !fits || x.may_overlap(&bytes) || target_fault(target, None).is_some() {
         return Err(PyValueError::new_err(format!(
-            "x of shape {} and blocks of shape {} do not fit; give float32 in rows of whole blocks of {}, and apart from \
+            "{argument} of shape {} and blocks of shape {} do not fit; give float32 in rows of whole blocks of {}, and apart from \
              it uint8 with {} for each block, both in C order, and a writeable target.",
             shown(x.shape()),
             shown(bytes.shape()),

@@ -27,6 +27,7 @@ from castwise.checkpoint.containers.gguf._hyperparameters import (
 from castwise.checkpoint.containers.gguf._names import tensors
 from castwise.checkpoint.containers.gguf._vocabulary import FILES, vocabulary
 from castwise.checkpoint.containers.gguf.imatrix import input_names, is_stored_name, mean_squares
+from castwise.checkpoint.containers.gguf.mixes import mix_metadata, mix_types
 from castwise.checkpoint.containers.gguf.reader import count_named
 from castwise.checkpoint.containers.whole_models import ModelFormat, ModelOutline
 
@@ -100,4 +101,6 @@ FORMAT = ModelFormat(
     mean_squares,
     is_stored_name,
     input_names,
+    mix_types,
+    mix_metadata,
 )

@@ -35,7 +35,7 @@ _KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEG
 # The types of blocks that are written, by what reports call the scheme.
 _WRITTEN = {"mxfp4": "MXFP4", **{name.lower(): name for name in WRITTEN_TYPES}}
 # What a file with quantized tensors states of them: of which type most are, and how all are stored.
-_FILE_TYPE, _VERSION = "general.file_type", "general.quantization_version"
+FILE_TYPE, _VERSION = "general.file_type", "general.quantization_version"
 _FILE_VERSION, _QUANTIZATION_VERSION, _UINT32 = 3, 2, 4
 
 
@@ -75,10 +75,11 @@ class GgufWriter(PlacedWriter):
         lengths = [self.elements(n).nbytes(c) for n, c in zip(self.order, counts, strict=True)]
         alignment = _ALIGNMENT if own is None else own.alignment
         *offsets, end = accumulate((-(-n // alignment) * alignment for n in lengths), initial=0)
+        type_values = _quantization(self.planned.values(), metadata)
         if own is None:
-            header = _header(self.planned.values(), lengths, metadata)
+            header = _header(self.planned.values(), lengths, metadata, type_values)
         else:
-            header = _header_like(own, self.planned.values(), offsets)
+            header = _header_like(own, self.planned.values(), offsets, type_values)
         start = -(-len(header) // alignment) * alignment
         self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
         file.write(header.ljust(start, b"\0"))
@@ -94,15 +95,19 @@ class GgufWriter(PlacedWriter):
 
 
 def _header(
-    plans: Collection[Planned], lengths: Sequence[int], metadata: Mapping[str, str]
+    plans: Collection[Planned],
+    lengths: Sequence[int],
+    metadata: Mapping[str, str],
+    quantization: Mapping[str, int],
 ) -> bytes:
     """Let the package write all that stands before the tensors, into memory."""
     package = gguf_package()
     kinds = {kind: package.GGUFValueType[name] for kind, name in _KINDS.items()}
-    values = {key: json.loads(text) for key, text in metadata.items()}
+    items = metadata.items()
+    values = {key: json.loads(text) for key, text in items if key not in quantization}
     _, architecture = values.pop(ARCHITECTURE)
     # In the order of convert_hf_to_gguf.py: before what is not general, the type of the file first.
-    type_values = {key: (COUNT, value) for key, value in sorted(_quantization(plans).items())}
+    type_values = {key: (COUNT, value) for key, value in sorted(quantization.items())}
     general = {key: value for key, value in values.items() if key.startswith("general.")}
     values = general | type_values | values
     writer = package.GGUFWriter(None, architecture)
@@ -125,11 +130,13 @@ def _header(
 
 
 def _header_like(
-    reader: WholeModelReader, plans: Collection[Planned], offsets: Sequence[int]
+    reader: WholeModelReader,
+    plans: Collection[Planned],
+    offsets: Sequence[int],
+    type_values: Mapping[str, int],
 ) -> bytes:
     """Return the header of a file of the same model, whose tensors have other types."""
     types = [_type_of(plan) for plan in plans]
-    type_values = _quantization(plans)
     pairs = reader.pairs(type_values)
     pairs += [_text(key) + struct.pack("<II", _UINT32, value) for key, value in type_values.items()]
     infos = [
@@ -141,13 +148,15 @@ def _header_like(
     return b"".join([b"GGUF", start, *pairs, *infos])
 
 
-def _quantization(plans: Iterable[Planned]) -> dict[str, int]:
-    """Return what a file states of its types: the type of most tensors with blocks, if any has."""
+def _quantization(plans: Iterable[Planned], metadata: Mapping[str, str]) -> dict[str, int]:
+    """Return what a file states of its types: its mix, or the type of most tensors with blocks."""
     type_values = {_VERSION: _QUANTIZATION_VERSION}
+    if isinstance(of_mix := metadata.get(FILE_TYPE), Typed):
+        return type_values | {FILE_TYPE: json.loads(of_mix)[1]}
     counts = Counter(plan.label for plan in plans if plan.label)
     if counts:
         (label, _), *_ = counts.most_common(1)
-        type_values[_FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
+        type_values[FILE_TYPE] = FILE_TYPES[_WRITTEN[label]]
     return type_values
 
 

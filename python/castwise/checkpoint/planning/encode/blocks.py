@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from castwise._core import CastReport, block_amax, compare
 from castwise.checkpoint._errors import LEAVE, CheckpointError
-from castwise.quantization.arrays.block_types import decode_type, encode_type
-from castwise.quantization.producers.block_types import BLOCK_TYPES, WRITTEN_TYPES
+from castwise.quantization.arrays.block_types import encode_type
+from castwise.quantization.producers.block_types import BLOCK_TYPES, decode_type, type_of_scheme
 from castwise.quantization.producers.producer import Encoding
 
 
 def is_of_blocks(encoding: Encoding) -> bool:
     """Return True for what is stored in blocks of bytes."""
-    return encoding.written.scheme.upper() in WRITTEN_TYPES
+    return type_of_scheme(encoding.written.scheme) is not None
 
 
 def blocks_of_row(encoding: Encoding, columns: int) -> tuple[int, int]:

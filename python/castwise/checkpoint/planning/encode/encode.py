@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from castwise._core import PolicyMap, finfo
@@ -90,6 +90,11 @@ class Encode:
     scales: str = "amax"  # how the scales of schemes that have a choice are found
     # What weights the errors of input channels in that search; None for nothing
     importance: Importance | None = None
+    # A mix of types of a file of a whole model; the schemes that it gives weights, by name, and
+    # what states it
+    mix: str | None = None
+    mix_types: Mapping[str, str] = field(default_factory=dict)
+    mix_metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -183,7 +188,7 @@ def candidate_parts(
     CheckpointError: the checkpoint is quantized already, or cannot be.
     """
     for component in source.components if encodes else ():
-        facts = _facts_of(source, component, encodes[0])
+        facts = facts_of(source, component, encodes[0])
         check_shapes(facts.model, (), encodes[0].architecture)
         for infos in _kinds(facts, encodes[0]):
             parts: dict[str, Sequence[DerivedTensor]] = {}
@@ -224,7 +229,7 @@ def statement_sizes(
 
     These are beside what is there before. It raises as `encode_checkpoint` does.
     """
-    parts = [_facts_of(source, component, encode) for component in source.components]
+    parts = [facts_of(source, component, encode) for component in source.components]
     # Each tensor is named by its whole name.
     keys = [[(info, part.prefix + info.name, False) for info in _infos_of(part)] for part in parts]
 
@@ -304,10 +309,10 @@ def _infos_of(facts: SourceComponent) -> Sequence[TensorInfo]:
 
 def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> WeightChoice:
     """Choose which tensors of a component are quantized; refuse one that is, or may be, already."""
-    return choose(_facts_of(source, component, encode), encode)
+    return choose(facts_of(source, component, encode), encode)
 
 
-def _facts_of(source: Checkpoint, component: Component, encode: Encode) -> SourceComponent:
+def facts_of(source: Checkpoint, component: Component, encode: Encode) -> SourceComponent:
     """Return a component as it is; refuse one that is quantized, or may be, already."""
     facts = SourceComponent(
         source,
@@ -444,7 +449,11 @@ class _Chooser:
     @classmethod
     def of(cls, facts: SourceComponent, encode: Encode) -> _Chooser:
         """Make the one of a request."""
-        schemes = {encode.scheme, *encode.schemes.values()} - {None}
+        mixed = {*encode.mix_types.values()}
+        mixed |= {
+            fallback for name in mixed if (fallback := encode.encoding(name).written.fallback)
+        }
+        schemes = {encode.scheme, *encode.schemes.values(), *mixed} - {None}
         encodings = {scheme: encode.encoding(scheme) for scheme in schemes if scheme is not None}
         return cls(facts, facts.model, encode, encodings)
 
@@ -455,7 +464,8 @@ class _Chooser:
             is_matrix = self.facts.is_matrix(info)
             stays = is_matrix and _stays(self.model, self.encode, info.name)
             may_be = info.kind == "float" and self.model.may_be_experts(info.name)
-            scheme = self.encode.scheme if not stays and (is_matrix or may_be) else None
+            is_usual = not stays and (is_matrix or may_be)
+            scheme = self._usual_scheme(info) if is_usual else None
         if scheme is None or is_ignored:
             return None
         encoding_of = self.encodings[scheme]
@@ -464,6 +474,15 @@ class _Chooser:
         if encoding_of.input_scale is not None and self.model.role(info.name) == "embedding":
             encoding_of = replace(encoding_of, input_scale=None)  # whose inputs are tokens
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
+
+    def _usual_scheme(self, info: TensorInfo) -> str | None:
+        """Return the scheme of what no map names: that of a mix, or the one of all."""
+        scheme = self.encode.mix_types.get(info.name)
+        if scheme is None:
+            return self.encode.scheme
+        form = self.encodings[scheme]
+        is_whole = not info.shape[-1] % form.block[1]
+        return scheme if is_whole else form.written.fallback or scheme
 
     def is_stack(self, info: TensorInfo) -> bool:
         """Return True for what may be the weights of all experts."""
@@ -664,12 +683,14 @@ def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
         model.excepted_modules(choice.plain_matrices, modules),
         embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
     )
-    if is_file and text.metadata is None:
+    if not is_file:
+        return text
+    if text.metadata is None:
         raise choice.facts.refusal(
             f"{next(iter(encodings.values())).written.recipe} states how weights are "
             "stored in config.json, which one file has not; name a folder"
         )
-    return text
+    return replace(text, metadata={**text.metadata, **choice.encode.mix_metadata})
 
 
 def _warnings(choice: WeightChoice) -> list[str]:

@@ -22,11 +22,12 @@ def derive_encoded_model(target: ModelFormat, choice: WeightChoice, threads: int
 
     CheckpointError: as `derive_whole_model`.
     """
-    facts, config = choice.facts, _config_of(choice.facts)
+    facts, config = choice.facts, config_of(choice.facts)
     encodings = choice.encodings
     try:
         folder, stored = facts.component.folder, facts.stored_tensors
         model = WholeModel(target, folder, config, stored, {}, encodings)
+        model.metadata |= choice.encode.mix_metadata
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
     schemes = {encoding.written.scheme for encoding in encodings.values()}
@@ -41,7 +42,7 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
     facts = plan.facts
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)
-    config = _config_of(facts)
+    config = config_of(facts)
     weights = {weight.weight.payload: weight for weight in plan.new_weights}
     try:
         model = WholeModel(target, facts.component.folder, config, facts.stored_tensors, weights)
@@ -52,7 +53,8 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
     return _derived(target, facts, model, tensors, left_out, plan.threads, schemes)
 
 
-def _config_of(facts: SourceComponent) -> Mapping[str, Any]:
+def config_of(facts: SourceComponent) -> Mapping[str, Any]:
+    """Return the configuration of a folder."""
     config = facts.statement.configs.get(CONFIG)
     if not isinstance(config, dict):
         raise facts.refusal("no config.json states its hyperparameters; name its folder")

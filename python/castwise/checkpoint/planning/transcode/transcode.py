@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from functools import partial
 
 from castwise.arrays.dtype_map import KEEP, DtypeMap
@@ -12,16 +14,23 @@ from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.containers.whole_models import ModelFormat, WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import check_rows
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning.encode.encode import Encode, choices_of, encode_checkpoint
+from castwise.checkpoint.planning.encode.encode import (
+    Encode,
+    choices_of,
+    encode_checkpoint,
+    facts_of,
+)
 from castwise.checkpoint.planning.transcode._transcode_plan import (
     derive_transcoded,
     plan_transcoding,
 )
 from castwise.checkpoint.planning.transcode._whole_model_plan import (
+    config_of,
     derive_encoded_model,
     derive_whole_model,
 )
 from castwise.models.architecture import Architecture
+from castwise.models.model import WEIGHT
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
 from castwise.text.wording import parenthesis, setting
 
@@ -44,6 +53,8 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
     CheckpointError: as `encode_checkpoint` and `transcode_checkpoint`.
     """
     target = model_format(f".{encode.recipe}")
+    if encode.mix is not None and target is not None:
+        encode = _with_mix(source, encode, encode.mix, target)
     if target is None or isinstance(source.file, WholeModelReader):
         return encode_checkpoint(source, encode, is_file=is_file)
     _check_whole(source, target, encode.recipe, is_file=is_file)
@@ -67,6 +78,25 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
         consumer=encode.consumer,
         kept_tensors=plain_tensors,
     )
+
+
+def _with_mix(source: Checkpoint, encode: Encode, mix: str, target: ModelFormat) -> Encode:
+    """Return what gives each weight the scheme that a mix has for it."""
+    facts = facts_of(source, source.components[0], encode)
+    if isinstance(source.file, WholeModelReader):
+        types = target.mix_types(mix, source.file.values(), [*facts.stored_tensors])
+    else:
+        outline = target.outline(facts.component.folder, config_of(facts))
+        stems = {name.removesuffix(WEIGHT): name for name in facts.stored_tensors}
+        places = {
+            stem: tensor.places[0].name
+            for tensor in outline.tensors
+            if (stem := tensor.name.removesuffix(WEIGHT)) in stems
+        }
+        values = {key: json.loads(text)[1] for key, text in outline.metadata.items()}
+        types_of_places = target.mix_types(mix, values, {*places.values()})
+        types = {stems[stem]: types_of_places[place] for stem, place in places.items()}
+    return replace(encode, mix_types=types, mix_metadata=target.mix_metadata(mix))
 
 
 def transcode_checkpoint(

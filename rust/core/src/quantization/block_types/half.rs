@@ -13,7 +13,13 @@ pub(super) fn read(block: &[u8], at: usize) -> f32 {
     f32::from_bits(sign | value)
 }
 
+/// Returns false for infinity and NaN.
+pub(super) fn is_finite(block: &[u8], at: usize) -> bool {
+    block[at + 1] & 0x7c != 0x7c
+}
+
 /// Stores a number as a float16, rounded to nearest, ties to even; beyond its range it is infinite.
+#[inline(always)]
 pub(super) fn write(block: &mut [u8], at: usize, value: f32) {
     let (sign, magnitude) = ((value.to_bits() >> 16) as u16 & 0x8000, value.abs());
     let bits = if magnitude < f32::from_bits(0x3880_0000) {

@@ -66,7 +66,7 @@ pub struct BlockType {
     /// Bits of a code.
     pub bits: u32,
     /// Where the scale of a block is, a float16.
-    pub(super) scale: usize,
+    pub scale: usize,
     /// Where the minimum of a block is, or the scale of minima.
     pub(super) minimum: Option<usize>,
     pub(super) codes: &'static [Field],

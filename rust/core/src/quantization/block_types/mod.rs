@@ -39,6 +39,9 @@ pub static BLOCK_TYPES: &[BlockType] = &[
     BlockType { name: "Q6_K", elements: 256, bytes: 210, bits: 6, scale: 208, minimum: None, rule: Rule::Symmetric(Symmetric::Six), codes: &[field(0, 4, 64, 0), field(128, 2, 32, 4)] },
 ];
 
+/// Blocks that are encoded before their bytes are copied.
+const BATCH: usize = 8;
+
 /// Returns the row of a name.
 ///
 /// # Errors
@@ -63,27 +66,51 @@ pub unsafe fn encode_block_type(
     count: usize,
 ) -> Option<usize> {
     DefaultEnvironment::compute((elements, blocks), |(elements, blocks)| {
-        let (mut tile, mut bytes) = ([0f32; MOST_ELEMENTS], [0u8; MOST_BYTES]);
-        let (tile, bytes) = (&mut tile[..row.elements], &mut bytes[..row.bytes]);
-        let mut overflow = None;
-        for index in 0..count {
-            // SAFETY: the caller's promise, of the block of this index; the local ones are as long.
-            unsafe {
-                let source = elements.add(index * row.elements).cast::<u8>();
-                source.copy_to_nonoverlapping(tile.as_mut_ptr().cast(), size_of_val(tile));
-            }
-            encode_block(row, tile, bytes);
-            // SAFETY: as above.
-            unsafe { bytes.as_ptr().copy_to_nonoverlapping(blocks.add(index * row.bytes), row.bytes) };
-            let halves = [row.scale, row.minimum.unwrap_or(row.scale)];
-            let is_held = halves.iter().all(|&at| half::read(bytes, at).is_finite())
-                && tile.iter().all(|element| element.abs() <= MOST_MAGNITUDE);
-            if overflow.is_none() && !is_held {
-                overflow = Some(index);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match row.rule {
+                Rule::Extreme => encode_blocks(row, elements, blocks, count, small::encode_by_extreme),
+                Rule::Range => encode_blocks(row, elements, blocks, count, small::encode_by_range),
+                Rule::Magnitude => encode_blocks(row, elements, blocks, count, small::encode_by_magnitude),
+                _ => encode_blocks(row, elements, blocks, count, encode_super_block),
             }
         }
-        overflow
     })
+}
+
+/// Quantizes blocks by a function.
+///
+/// # Safety
+/// As for [`encode_block_type`].
+#[inline(always)]
+unsafe fn encode_blocks<const N: usize>(
+    row: &BlockType,
+    elements: *const f32,
+    blocks: *mut u8,
+    count: usize,
+    encode: impl Fn(&BlockType, &[f32; N], &mut [u8]),
+) -> Option<usize> {
+    // Bytes are copied some blocks later: to read what was just stored with another width has to wait for it.
+    let mut bytes = [0u8; BATCH * MOST_BYTES];
+    let mut overflow = None;
+    for first in (0..count).step_by(BATCH) {
+        let bytes = &mut bytes[..BATCH.min(count - first) * row.bytes];
+        for (index, block) in bytes.chunks_exact_mut(row.bytes).enumerate() {
+            // SAFETY: the caller's promise, of the block of this index.
+            let tile = unsafe { elements.cast::<[f32; N]>().add(first + index).read_unaligned() };
+            encode(row, &tile, block);
+            // The scale of a block of 32 elements bounds them.
+            let is_held = half::is_finite(block, row.scale)
+                && row.minimum.is_none_or(|place| half::is_finite(block, place))
+                && (N < MOST_ELEMENTS || tile.iter().all(|element| element.abs() <= MOST_MAGNITUDE));
+            if overflow.is_none() && !is_held {
+                overflow = Some(first + index);
+            }
+        }
+        // SAFETY: as above; the local ones are as long.
+        unsafe { bytes.as_ptr().copy_to_nonoverlapping(blocks.add(first * row.bytes), bytes.len()) };
+    }
+    overflow
 }
 
 /// Decodes `count` blocks, as llama.cpp does.
@@ -110,24 +137,12 @@ pub unsafe fn decode_block_type(row: &BlockType, blocks: *const u8, elements: *m
     });
 }
 
-fn encode_block(row: &BlockType, elements: &[f32], block: &mut [u8]) {
+fn encode_super_block(row: &BlockType, elements: &[f32; MOST_ELEMENTS], block: &mut [u8]) {
     let mut codes = [0; MOST_ELEMENTS];
-    let codes = &mut codes[..row.elements];
     block.fill(0);
-    match row.rule {
-        Rule::Extreme | Rule::Magnitude | Rule::Range => small::encode(row, elements, codes, block),
-        Rule::Affine(_) | Rule::Symmetric(_) => super_blocks::encode(row, elements, codes, block),
-    }
+    super_blocks::encode(row, elements, &mut codes, block);
     for part in row.codes {
         let mask = u8::MAX >> (8 - part.width);
-        if part.distance == 1 {
-            let shared = codes.chunks_exact(8 / part.width);
-            for (byte, codes) in block[part.offset..].iter_mut().zip(shared) {
-                let bits = codes.iter().rev().map(|code| code >> part.shift & mask);
-                *byte = bits.fold(0, |byte, bits| byte << part.width | bits);
-            }
-            continue;
-        }
         part.runs(codes.len(), |codes_of_run, bytes, bit| {
             for (byte, code) in block[bytes].iter_mut().zip(&codes[codes_of_run]) {
                 *byte |= (code >> part.shift & mask) << bit;

@@ -3,19 +3,22 @@
 use super::half;
 use super::layout::{BlockType, MOST_PARTS, Parts, Rule};
 
+/// Elements of a block.
+pub(super) const ELEMENTS: usize = 32;
+
 /// Rounds half away from zero, below 2**22: what is added is the largest number below one half.
 #[inline(always)]
 fn round(value: f32) -> f32 {
     value + 0.499_999_97f32.copysign(value)
 }
 
-/// Truncates to a byte as x86 does: what no int32 holds becomes its lowest byte, 0.
+/// Truncates to a byte what x86 does: what no int32 holds becomes 0.
 #[inline(always)]
-fn truncate(value: f32) -> i32 {
+fn truncate(value: f32) -> u8 {
     let is_held = value.abs() < 2f32.powi(31);
     let value = if is_held { value } else { 0.0 };
     // SAFETY: an int32 holds the integers below 2**31. (A conversion that saturates takes several times as long.)
-    i32::from(unsafe { value.to_int_unchecked::<i32>() } as i8)
+    unsafe { value.to_int_unchecked::<i32>() as u8 }
 }
 
 /// Returns the reciprocal of a scale, 0 of zero.
@@ -23,52 +26,93 @@ fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }
 
-/// Returns the largest of numbers that are made of elements.
+/// Returns the least and the largest element.
 #[inline(always)]
-fn largest(elements: &[f32], number: impl Fn(f32) -> f32) -> f32 {
-    let mut lanes = [-f32::MAX; 8];
-    for chunk in elements.chunks_exact(8) {
-        for (lane, &element) in lanes.iter_mut().zip(chunk) {
-            let number = number(element);
-            *lane = if number > *lane { number } else { *lane };
+fn range(elements: &[f32; ELEMENTS]) -> (f32, f32) {
+    let chunks = elements.as_chunks::<8>().0;
+    let (mut least, mut most) = (chunks[0], chunks[0]);
+    for chunk in &chunks[1..] {
+        for lane in 0..8 {
+            least[lane] = if chunk[lane] < least[lane] { chunk[lane] } else { least[lane] };
+            most[lane] = if chunk[lane] > most[lane] { chunk[lane] } else { most[lane] };
         }
     }
-    lanes.into_iter().fold(-f32::MAX, |most, lane| if lane > most { lane } else { most })
+    for half in [4, 2, 1] {
+        for lane in 0..half {
+            let (low, high) = (least[lane + half], most[lane + half]);
+            least[lane] = if low < least[lane] { low } else { least[lane] };
+            most[lane] = if high > most[lane] { high } else { most[lane] };
+        }
+    }
+    (least[0], most[0])
 }
 
-pub(super) fn encode(row: &BlockType, elements: &[f32], codes: &mut [u8], block: &mut [u8]) {
-    let pairs = codes.iter_mut().zip(elements);
-    let top = (1i32 << row.bits) - 1;
-    if let Rule::Range = row.rule {
-        let least = largest(elements, |element| -element);
-        let most = largest(elements, |element| element);
-        // The first of both zeros.
-        let least = elements.iter().find(|&&element| element == -least).map_or(0.0, |&element| element);
-        let scale = (most - least) / top as f32;
-        let inverse = reciprocal(scale);
-        half::write(block, row.scale, scale);
-        half::write(block, row.scale + 2, least);
-        pairs.for_each(|(code, &element)| {
-            *code = truncate((element - least) * inverse + 0.5).min(top) as u8;
-        });
-        return;
+/// Stores codes of four bits or five. None is above 2**bits: the largest quotient has an error of some units in the last
+/// place.
+#[inline(always)]
+fn store(row: &BlockType, codes: [u8; ELEMENTS], block: &mut [u8]) {
+    let codes = codes.map(|code| code.min((1 << row.bits) - 1));
+    let (first, second) = codes.split_at(ELEMENTS / 2);
+    let place = row.codes[0].offset;
+    for ((byte, low), high) in block[place..place + ELEMENTS / 2].iter_mut().zip(first).zip(second) {
+        *byte = low & 15 | high << 4;
     }
-    let amax = largest(elements, f32::abs);
-    if let Rule::Magnitude = row.rule {
-        let scale = amax / (top / 2) as f32;
-        let inverse = reciprocal(scale);
-        half::write(block, row.scale, scale);
-        pairs.for_each(|(code, &element)| *code = truncate(round(element * inverse)) as u8);
-        return;
+    if let Some(fifth) = row.codes.get(1) {
+        for (byte, codes) in block[fifth.offset..fifth.offset + 4].iter_mut().zip(codes.as_chunks::<8>().0) {
+            let bits = u64::from_le_bytes(*codes) >> 4 & 0x0101_0101_0101_0101;
+            // The product has bit 8 * i at bit 56 + i.
+            *byte = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+        }
     }
+}
+
+/// Encodes by [`Rule::Extreme`].
+#[inline(always)]
+pub(super) fn encode_by_extreme(row: &BlockType, elements: &[f32; ELEMENTS], block: &mut [u8]) {
+    let (least, most) = range(elements);
+    let extreme = if most == -least {
+        // The first one of both; zeros have no sign.
+        elements.iter().find(|element| element.abs() == most && most > 0.0).map_or(0.0, |&element| element)
+    } else if most > -least {
+        most
+    } else {
+        least
+    };
     let middle = (1 << (row.bits - 1)) as f32;
-    let extreme = elements.iter().find(|element| element.abs() == amax);
-    let scale = extreme.filter(|_| amax > 0.0).map_or(0.0, |&element| element) / -middle;
+    let scale = extreme / -middle;
     let inverse = reciprocal(scale);
     half::write(block, row.scale, scale);
-    pairs.for_each(|(code, &element)| {
-        *code = truncate(element * inverse + (middle + 0.5)).min(top) as u8;
-    });
+    store(row, elements.map(|element| truncate(element * inverse + (middle + 0.5))), block);
+}
+
+/// Encodes by [`Rule::Range`].
+#[inline(always)]
+pub(super) fn encode_by_range(row: &BlockType, elements: &[f32; ELEMENTS], block: &mut [u8]) {
+    let (mut least, most) = range(elements);
+    if least == 0.0 {
+        // The first of both zeros.
+        least = elements.iter().find(|&&element| element == 0.0).map_or(0.0, |&element| element);
+    }
+    let scale = (most - least) / ((1 << row.bits) - 1) as f32;
+    let inverse = reciprocal(scale);
+    half::write(block, row.scale, scale);
+    if let Some(place) = row.minimum {
+        half::write(block, place, least);
+    }
+    store(row, elements.map(|element| truncate((element - least) * inverse + 0.5)), block);
+}
+
+/// Encodes by [`Rule::Magnitude`].
+#[inline(always)]
+pub(super) fn encode_by_magnitude(row: &BlockType, elements: &[f32; ELEMENTS], block: &mut [u8]) {
+    let (least, most) = range(elements);
+    // Of zeros, which may have signs, too.
+    let amax = if most > -least { most } else { least }.abs();
+    let scale = amax / ((1 << (row.bits - 1)) - 1) as f32;
+    let inverse = reciprocal(scale);
+    half::write(block, row.scale, scale);
+    let codes = elements.map(|element| truncate(round(element * inverse)));
+    block[row.codes[0].offset..].copy_from_slice(&codes);
 }
 
 pub(super) fn parts(row: &BlockType, block: &[u8]) -> Parts {

@@ -58,9 +58,8 @@ fn encode_by_stored_scales(row: &BlockType, elements: &[f32], codes: &mut [u8], 
 fn store_affine(row: &BlockType, scales: &[f32], minima: &[f32], block: &mut [u8]) {
     let (levels, cap) = if row.bits == 2 { (15.0, u8::MAX) } else { (63.0, 63) };
     let mut stored = [[0u8; MOST_PARTS]; 2];
-    for ((numbers, stored), at) in
-        [scales, minima].into_iter().zip(&mut stored).zip([row.scale, row.scale + 2])
-    {
+    let places = [row.scale].into_iter().chain(row.minimum);
+    for ((numbers, stored), at) in [scales, minima].into_iter().zip(&mut stored).zip(places) {
         let mut largest = 0.0;
         for &number in &numbers[..scales.len()] {
             largest = if number > largest { number } else { largest };
