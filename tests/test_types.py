@@ -16,6 +16,7 @@ from castwise.checkpoint.planning import written_schemes
 from castwise.checkpoint.results.report import FINDINGS
 from castwise.quantization import consumers, dequantize, pack, quantize, schemes
 from castwise.quantization.producers import schemes as stored_schemes
+from castwise.quantization.producers.block_types import MIXES
 from castwise.quantization.producers.gguf import GGUF
 from castwise.quantization.producers.registry import PRODUCERS, WRITTEN
 
@@ -73,7 +74,9 @@ def variants() -> set[str]:
 TABLES: dict[str, Callable[[], Collection[str]]] = {
     "Like": lambda: [*(library.name for library in libraries()), *ALIASES],
     "SchemeName": lambda: [row.name for row in schemes()],
-    "StoredScheme": stored_schemes._rows,
+    "BlockTypeName": stored_schemes._block_types,
+    "MixName": lambda: MIXES,
+    "StoredScheme": lambda: [*stored_schemes._rows(), *stored_schemes._block_types()],
     "WrittenScheme": written_schemes.scheme_names,
     "TranscodedScheme": written_schemes.changed_schemes,
     "Recipe": lambda: {name for row in schemes() for name in row.recipes},

@@ -250,8 +250,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "which has no choice of scales" in refusal(source, out, scheme="q4_k", scales="best")
     checkpoint.quantize_file(source, out, "q4_k")
     assert "it is quantized already" in refusal(out, tmp_path / "again.gguf", scheme="q8_0")
-    assert "'q4_k_m' is a quantization of GGUF files" in refusal(
-        source, tmp_path / "again.gguf", scheme="q4_k_m"
+    assert "'iq4_xs' is a quantization of GGUF files" in refusal(
+        source, tmp_path / "again.gguf", scheme="iq4_xs"
     )
 
 

@@ -159,7 +159,8 @@ def quantize(
     """
     array = x if type(x) is np.ndarray else read_array("x", x)
     check_switch("symmetric", symmetric)
-    if (block_type := type_of_scheme(scheme)) is not None:
+    block_type = type_of_scheme(scheme) if isinstance(scheme, str) else None
+    if block_type is not None:
         options = {
             "recipe": (recipe, TYPED),
             "block": (block, scheme_of_files(scheme).block[1]),

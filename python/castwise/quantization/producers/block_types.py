@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,9 +137,10 @@ WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits, _ in _core.
 """The bits of a code of each type that castwise writes."""
 
 
-def type_of_scheme(scheme: object) -> str | None:
+@cache
+def type_of_scheme(scheme: str) -> str | None:
     """Return the type that a scheme is, None for the schemes of other files."""
-    name = str(scheme).upper()
+    name = scheme.upper()
     return name if name in WRITTEN_TYPES and scheme == name.lower() else None
 
 

@@ -464,8 +464,9 @@ class _Chooser:
             is_matrix = self.facts.is_matrix(info)
             stays = is_matrix and _stays(self.model, self.encode, info.name)
             may_be = info.kind == "float" and self.model.may_be_experts(info.name)
-            is_usual = not stays and (is_matrix or may_be)
-            scheme = self._usual_scheme(info) if is_usual else None
+            scheme = self.encode.scheme if not stays and (is_matrix or may_be) else None
+            if scheme is not None and self.encode.mix_types:
+                scheme = self._mixed_scheme(info)
         if scheme is None or is_ignored:
             return None
         encoding_of = self.encodings[scheme]
@@ -475,11 +476,9 @@ class _Chooser:
             encoding_of = replace(encoding_of, input_scale=None)  # whose inputs are tokens
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
 
-    def _usual_scheme(self, info: TensorInfo) -> str | None:
-        """Return the scheme of what no map names: that of a mix, or the one of all."""
-        scheme = self.encode.mix_types.get(info.name)
-        if scheme is None:
-            return self.encode.scheme
+    def _mixed_scheme(self, info: TensorInfo) -> str:
+        """Return the scheme that a mix has for a weight, or for rows that are no whole blocks."""
+        scheme = self.encode.mix_types[info.name]
         form = self.encodings[scheme]
         is_whole = not info.shape[-1] % form.block[1]
         return scheme if is_whole else form.written.fallback or scheme
