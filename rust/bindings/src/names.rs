@@ -23,7 +23,7 @@ pub(crate) fn likely_names(wanted: &str, names: Vec<String>) -> Vec<String> {
 }
 
 const GGUF_TYPE: &str = "a quantization of GGUF files, which castwise dequantize reads; castwise quantize writes .gguf files \
-     of single types (--scheme q4_k), and llama-quantize of llama.cpp mixes and others";
+     (--scheme q4_k, or q4_k_m), and llama-quantize of llama.cpp others";
 
 /// What a name of a quantization of GGUF files means; None for other names.
 #[pyfunction]
