@@ -1,5 +1,5 @@
-//! Has the linker put the functions of `endless_wait` before those of Python, keep one of functions with the same
-//! instructions, and resolve all addresses when the library is loaded.
+//! Has the linker put the functions of `endless_wait` before those of Python, and keep one of functions with the
+//! same instructions.
 
 use std::env::{var, var_os};
 use std::path::PathBuf;
@@ -25,8 +25,6 @@ fn main() {
         for call in CALLS.iter().chain(&["PyObject_CallMethodObjArgs", "PyType_GetSlot"]) {
             println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={call}");
         }
-        // With partial RELRO, which `.cargo/config.toml` sets: full RELRO again.
-        println!("cargo::rustc-link-arg-cdylib=-Wl,-z,now");
         if links(FOLDS) {
             println!("cargo::rustc-link-arg-cdylib={FOLDS}");
         }
