@@ -221,6 +221,23 @@ def test_what_a_format_holds_is_exact() -> None:
     assert castwise.survey(x.astype(np.float64)).predict("bfloat16").sqnr_db == math.inf
 
 
+@pytest.mark.parametrize(
+    ("values", "target", "decision"),
+    [
+        ((1.0, 2.0), "float32", "signal to noise: inf"),
+        ((1.0, 1e30), "float8_e4m3fn", "signal to noise: -inf"),
+        ((0.0, 0.0), "nvfp4", "signal to noise: "),
+        ((), "float16", "no elements"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_shown(
+    values: tuple[float, ...], target: str, decision: str
+) -> None:
+    prediction = castwise.survey(np.array(values, np.float32)).predict(target)
+    assert decision in str(prediction)
+    assert decision in prediction._repr_html_()
+
+
 def test_overflow() -> None:
     survey = castwise.survey([1.0, 1000.0])
     assert survey.predict("float8_e4m3fn").sqnr_db == -math.inf

@@ -37,6 +37,8 @@ def html_of_report(report: CastReport) -> str:
 
 
 def _verdict(fields: Mapping[str, Any]) -> list[str]:
+    if not fields["count"]:
+        return ["no elements"]
     names = [name for name in _LOSSES if name in fields]
     losses = [f"{fields[name]:,} {name}" for name in names if fields[name]]
     losses = losses or [f"none {' or '.join(names)}"]

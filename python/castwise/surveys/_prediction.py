@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self, cast
 
 import numpy as np
@@ -120,10 +120,10 @@ class Prediction(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return what is expected, the tables of the fields, and their meanings."""
-        fields = self.to_dict()
-        if self.target not in _core.formats():  # of a scheme, these are not predicted
-            fields = {name: fields[name] for name in fields if name not in _OF_FORMATS}
-        return loss_sheet(fields, (f"expected of {self.target}",))
+        unpredicted = () if self.target in _core.formats() else _OF_FORMATS  # of a scheme
+        names = [field.name for field in fields(self) if field.name not in unpredicted]
+        values = {name: getattr(self, name) for name in names}
+        return loss_sheet(values, (f"expected of {self.target}",))
 
     to_dict = plain_fields
 
