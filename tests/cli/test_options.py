@@ -89,10 +89,12 @@ def test_a_function_documents_each_of_its_options(command: str) -> None:
     with pytest.raises(TypeError, match=r"\w+\(\) got multiple values for argument '\w+'"):
         function("a", **{next(iter(parameters)): "b"})
     required = ["a" for one in parameters.values() if one.default is inspect.Parameter.empty]
-    switches = [name for name, one in parameters.items() if isinstance(one.default, bool)]
+    hints = get_type_hints(function)
+    switches = [name for name in parameters if hints[name] in (bool, bool | None)]
+    others = {"scheme": "nvfp4"} if command == "quantize" else {}
     for name in switches:
-        with pytest.raises(TypeError, match=f"{name} 'no' is not valid; use True or False"):
-            function(*required, **{name: "no"})
+        with pytest.raises(TypeError, match=f"{name} 'no' is not valid; use True"):
+            function(*required, **others, **{name: "no"})
 
 
 def quantized_zeros(folder: Path) -> Path:

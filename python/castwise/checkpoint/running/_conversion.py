@@ -157,7 +157,10 @@ class Conversion:
                 else JobStream(self._maker, names_of_stream, folder, files)
             )
             places = [(name, span.target) for name, span in rest.items() if span is not None]
-            if places and self._maker is not None and (place := self._writer.place(places[0][0])):
+            if places:
+                place = self._writer.place(places[0][0])
+                assert self._maker is not None, "by `_range`"  # noqa: S101
+                assert place is not None, "by `_range`"  # noqa: S101
                 reports |= self._maker.write(places, place[0], meter)
             for name in names_of_stream:
                 if self._is_rearranged(name):
