@@ -457,6 +457,10 @@ def test_empty_stacks() -> None:
     assert compare_stacks(np.zeros((0, 3)), np.zeros((0, 3))) == []
     assert np.isnan(compare_stacks(np.zeros((2, 0)), np.zeros((2, 0)))).all()
     assert compare_stacks(np.ones(2), np.ones(2)) == [np.inf, np.inf]
+    for length in (2**45, 2**59):
+        x = np.empty((length, 0), np.float32)
+        with pytest.raises(ValueError, match=rf"x has {length} along its first axis, .* a part"):
+            compare_stacks(x, x)
     with pytest.raises(ValueError, match=r"y has shape \(3,\), x has shape \(2,\)"):
         compare_stacks(np.zeros(2), np.zeros(3))
 

@@ -55,6 +55,13 @@ def test_jobs_are_converted_while_others_are_made(tmp_path: Path, threads: int) 
     assert seen == sorted(seen)
 
 
+def test_unknown_formats_are_refused() -> None:
+    for argument, pair in (("source", ("floot16", "float32")), ("target", ("float32", "floot16"))):
+        likely = r'Did you mean "float16"\? castwise\.formats\(\) lists all\.$'
+        with pytest.raises(TypeError, match=rf'^{argument}="floot16" is not a .* {likely}'):
+            ElementCast(*pair)
+
+
 @pytest.mark.parametrize("at", [0, 1, 63, 64, 700])
 def test_what_the_jobs_raise_ends_the_run(tmp_path: Path, at: int) -> None:
     error = KeyboardInterrupt("by a test")

@@ -161,6 +161,18 @@ def test_a_scale_that_float16_does_not_hold_is_refused(name: str) -> None:
         encode_type(x, name)
 
 
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_no_element_that_is_not_finite_is_encoded(name: str, value: float) -> None:
+    _, elements, size = BLOCK_TYPES[name]
+    for index in range(elements):
+        x = CASES["normal"][:1, : 3 * elements].copy()
+        x[0, elements + index] = value
+        assert encode_block_type(x, np.empty((1, 3, size), np.uint8), name) == 1, index
+        x[:] = value  # and no other one either, so that ranges begin and end with it
+        assert encode_block_type(x, np.empty((1, 3, size), np.uint8), name) == 0
+
+
 def test_operands_that_do_not_fit_are_refused() -> None:
     x, blocks = np.zeros((2, 256), np.float32), np.zeros((2, 1, 144), np.uint8)
     read_only = blocks.copy()

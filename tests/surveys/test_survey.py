@@ -154,6 +154,19 @@ def test_rows_of_others_than_matrices_are_refused() -> None:
         survey_rows(np.zeros((3, 3), complex))
 
 
+@pytest.mark.parametrize("length", [2**45, 2**59])
+def test_more_rows_than_memory_holds_are_refused(length: int) -> None:
+    for rows in (np.empty((length, 0), "f4"), np.broadcast_to(np.int8(1), (length, 1))):
+        with pytest.raises(ValueError, match=rf"x has {length} along its first axis, .* a part"):
+            survey_rows(rows)
+    assert survey_rows(np.zeros((2, 0))) == [(0, 0, 0, 0.0, 0.0, {})] * 2
+
+
+def test_rows_are_counted_apart() -> None:
+    rows = [[1, 1e-40], [np.nan, 0], [0, 0], [np.inf, -4], [5e-324, 3], [np.nan, np.inf], [1, 2]]
+    check_rows(np.array(rows), LEVELS[0])
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
 def test_empty_arrays(shape: tuple[int, ...]) -> None:
     survey = castwise.survey(np.zeros(shape, np.float32))

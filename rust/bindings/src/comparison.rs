@@ -6,8 +6,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::array::{Array, Place, shown};
+use crate::error::to_python;
 use crate::report::CastReport;
-use crate::runtime::{parse_threads, release};
+use crate::runtime::{bytes_of_items, parse_threads, release};
 
 /// Where two arrays differ, and by how much.
 #[pyclass(frozen, eq, module = "castwise._core")]
@@ -136,7 +137,8 @@ pub(crate) fn compare_stacks(
     let (shape, [first, second], _) = pair.operands();
     // SAFETY: numpy vouched for both (see `crate::array`), which are of this shape; `pair` keeps them alive.
     let call = move || unsafe { core::ratios(shape, [first.source(), second.source()]) };
-    Ok(release(py, pair.bytes(), call))
+    let bytes = bytes_of_items(pair.bytes(), shape.first().copied().unwrap_or(0));
+    release(py, bytes, call).map_err(to_python)
 }
 
 /// Tell whether two arrays of one shape have one format and the same bits.

@@ -6,7 +6,7 @@ use std::{io, iter};
 
 use castwise_core::cast::{self, Settings};
 use castwise_core::format::Kind;
-use castwise_core::parse::parse;
+use castwise_core::parse::find;
 use castwise_logic::checkpoint::{self, Elements, Failure, Items, Job, Rearranging, Scratch, Tuning};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyEOFError, PyOSError, PyValueError};
@@ -16,6 +16,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::cast_options::CastOptions;
 use crate::error::to_python;
 use crate::keywords::Keywords;
+use crate::names::unknown_format;
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
 
@@ -60,8 +61,8 @@ impl ElementCast {
             [keywords.read("source_order", "<".to_owned())?, keywords.read("target_order", "<".to_owned())?];
         let report = keywords.read("report", false)?;
         keywords.finish()?;
-        let source = elements(source, packed.0, &orders[0])?;
-        let target = elements(target, packed.1, &orders[1])?;
+        let source = elements("source", source, packed.0, &orders[0])?;
+        let target = elements("target", target, packed.1, &orders[1])?;
         let settings = Settings { options, report, threads: 1 };
         let is_complex = |side: &Elements| matches!(side.format.kind(), Kind::Complex { .. });
         if is_complex(&source) && !is_complex(&target) {
@@ -87,8 +88,8 @@ impl ElementCast {
     }
 }
 
-fn elements(format: &str, packed: bool, order: &str) -> PyResult<Elements> {
-    let format = parse(format).map_err(to_python)?;
+fn elements(argument: &str, name: &str, packed: bool, order: &str) -> PyResult<Elements> {
+    let format = find(name).ok_or_else(|| unknown_format(argument, name))?;
     let packed_bits = matches!(format.row().bits, 4 | 6) && format.kind() != Kind::Bool;
     if packed && !packed_bits {
         return Err(PyValueError::new_err(format!("elements of {format:?} do not share bytes.")));

@@ -9,7 +9,6 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
-        Error::UnknownFormat { .. } => PyTypeError::new_err(message),
         Error::Unsupported { source, target } => PyTypeError::new_err(format!(
             "cannot cast {source:?} to {target:?}: the imaginary part would be lost. Cast `x.real` (or `x.imag`, or \
              `abs(x)`) instead."

@@ -14,8 +14,8 @@ type Header<'py> = (Bound<'py, PyDict>, Bound<'py, PyDict>, (Bound<'py, PyDict>,
 /// Parse the header of a GGUF file.
 ///
 /// `read` returns bytes of the file, which has the length `size`; `tensor` takes name, shape, type and offset of each; a
-/// header that lies raises what `refusal` makes of the fault. Returns the values, the places of arrays and those of pairs by key, with the end of the
-/// last, the start of the data and the alignment.
+/// header that lies raises what `refusal` makes of the fault. Returns the values, the places of arrays and those of pairs
+/// by key, with the end of the last, the start of the data and the alignment.
 #[pyfunction]
 pub(crate) fn parse_gguf_header<'py>(
     py: Python<'py>,

@@ -112,6 +112,11 @@ pub(crate) fn release<T: Send>(py: Python<'_>, bytes: usize, call: impl FnOnce()
     if bytes <= KEEPS_INTERPRETER { call() } else { py.detach(call) }
 }
 
+/// Returns bytes whose copy takes about as long as the work for so many bytes in so many items, however short these are.
+pub(crate) fn bytes_of_items(bytes: usize, items: usize) -> usize {
+    bytes.max(items.saturating_mul(KEEPS_INTERPRETER / 256))
+}
+
 /// A number of threads, checked.
 pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
     let remedy = match threads.extract::<usize>() {

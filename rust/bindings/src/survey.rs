@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use crate::array::{Array, array_of, shown};
 use crate::error::to_python;
 use crate::numpy::PyUntypedArray;
-use crate::runtime::{parse_threads, release};
+use crate::runtime::{bytes_of_items, parse_threads, release};
 
 /// Elements of a binade: its number, their count and the sum of their squares. Signed, as what is read may be negative.
 type SavedCell = (i64, i128, i128);
@@ -249,13 +249,14 @@ pub(crate) fn survey_rows<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResu
     let place = x.place();
     // SAFETY: as for `survey_array`.
     let call = move || unsafe { core::magnitudes(shape, place.source()) };
-    let rows = release(py, x.bytes(), call).into_iter().map(|row| {
-        let exponents = PyDict::new(py);
-        for (exponent, cell) in row.binades.iter() {
-            exponents.set_item(exponent, cell.count)?;
-        }
-        Ok((row.zeros, row.infinities, row.nans, row.largest, row.smallest, exponents))
-    });
+    let rows =
+        release(py, bytes_of_items(x.bytes(), shape[0]), call).map_err(to_python)?.into_iter().map(|row| {
+            let exponents = PyDict::new(py);
+            for (exponent, cell) in row.binades.iter() {
+                exponents.set_item(exponent, cell.count)?;
+            }
+            Ok((row.zeros, row.infinities, row.nans, row.largest, row.smallest, exponents))
+        });
     rows.collect()
 }
 

@@ -128,3 +128,14 @@ impl Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Returns a list without items that has room for those of an axis.
+pub(crate) fn with_room<T>(argument: &str, length: usize) -> Result<Vec<T>, Error> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(length).map_err(|_| Error::InvalidOption {
+        message: format!(
+            "{argument} has {length} along its first axis, more than there is memory for; give a part."
+        ),
+    })?;
+    Ok(items)
+}

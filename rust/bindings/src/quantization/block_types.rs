@@ -28,7 +28,7 @@ pub(crate) fn block_types(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     PyTuple::new(py, BLOCK_TYPES.iter().map(|row| (row.name, row.elements, row.bytes, row.bits, row.scale)))
 }
 
-/// Quantize float32 to blocks of a type; the first block whose scale no float16 holds, or None.
+/// Quantize float32 to blocks of a type; return the first block with NaN or a scale that no float16 holds, or None.
 #[pyfunction]
 pub(crate) fn encode_block_type(
     x: &Bound<'_, PyAny>,
@@ -81,8 +81,8 @@ fn operands(
         && x.shape().last().is_none_or(|columns| columns.is_multiple_of(row.elements));
     if !fits || x.may_overlap(&bytes) || target_fault(target, None).is_some() {
         return Err(PyValueError::new_err(format!(
-            "{argument} of shape {} and blocks of shape {} do not fit; give float32 in rows of whole blocks of {}, and apart from \
-             it uint8 with {} for each block, both in C order, and a writeable target.",
+            "{argument} of shape {} and blocks of shape {} do not fit; give float32 in rows of whole blocks of {}, and \
+             apart from it uint8 with {} for each block, both in C order, and a writeable target.",
             shown(x.shape()),
             shown(bytes.shape()),
             row.elements,

@@ -36,7 +36,7 @@ pub(super) enum Asked {
     Differences,
     /// Differences, and losses too.
     Losses,
-    /// Of the losses what the ratio of signal to noise needs, and no differences.
+    /// Of the losses what the ratio of signal to noise needs; other losses and differences may be left out.
     Ratio,
 }
 

@@ -14,6 +14,7 @@ pub(crate) use arrays::Buffers;
 pub use outcome::{Comparison, Losses};
 
 use crate::cpu::{DefaultEnvironment, Level};
+use crate::error::{Error, with_room};
 use crate::exec::buffers::with_buffers;
 use crate::exec::pass;
 use crate::format::Format;
@@ -55,12 +56,15 @@ pub unsafe fn have_same_bits(shape: &[usize], first: Source<'_>, second: Source<
 /// Returns the ratio of signal to noise, in decibels, of each array of a stack, which the first axis counts, and the one of
 /// another stack: that of [`compare`] with its losses.
 ///
+/// # Errors
+/// [`Error::InvalidOption`] for more arrays than there is memory for ratios.
+///
 /// # Safety
 /// As for [`compare`].
-#[must_use]
-pub unsafe fn ratios(shape: &[usize], stacks: [Source<'_>; 2]) -> Vec<f64> {
+pub unsafe fn ratios(shape: &[usize], stacks: [Source<'_>; 2]) -> Result<Vec<f64>, Error> {
     let formats = stacks.each_ref().map(|stack| stack.format);
-    let [count, shape @ ..] = shape else { return Vec::new() };
+    let [count, shape @ ..] = shape else { return Ok(Vec::new()) };
+    let mut ratios = with_room("x", *count)?;
     with_buffers(|buffers: &mut Buffers| {
         let mut steps = Steps::new(formats, Asked::Ratio);
         let ratio = |index| {
@@ -71,8 +75,9 @@ pub unsafe fn ratios(shape: &[usize], stacks: [Source<'_>; 2]) -> Vec<f64> {
             let losses = steps.comparison.losses.as_deref();
             losses.map_or(f64::NAN, |losses| losses.report.sqnr_db())
         };
-        (0..*count).map(ratio).collect()
-    })
+        ratios.extend((0..*count).map(ratio));
+    });
+    Ok(ratios)
 }
 
 /// Returns an array of a stack.

@@ -1,10 +1,12 @@
-//! The magnitudes of small arrays without their blocks, of which a survey takes longer than of a thousand elements.
+//! The magnitudes of small arrays without their blocks: to survey these takes longer than to read a thousand elements.
 
 #![deny(unsafe_code)]
 
+use std::mem::{replace, take};
+
 use super::outcome::Cell;
 use super::sorted_map::SortedMap;
-use super::tables::{FIELDS, FRACTION, LOWEST};
+use super::tables::{FIELDS, FRACTION, LOWEST, field_of};
 
 /// What [`super::Survey`] counts of an array, of the same meaning.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,7 +27,7 @@ pub struct Magnitudes {
 
 const INFINITY: u64 = f64::INFINITY.to_bits();
 
-/// Counts the elements of an array, which come in pieces.
+/// Counts the elements of arrays, one after another, which come in pieces.
 pub(super) struct Counter {
     /// By the field of the exponent.
     counts: [u64; FIELDS],
@@ -56,16 +58,21 @@ impl Counter {
         }
     }
 
-    pub(super) fn finish(mut self) -> Magnitudes {
-        let smallest = self.below.wrapping_add(1);
-        self.magnitudes.largest = f64::from_bits(self.largest);
-        self.magnitudes.smallest = if smallest < INFINITY { f64::from_bits(smallest) } else { 0.0 };
-        for (field, &count) in self.counts[..FIELDS - 1].iter().enumerate().skip(1) {
-            if count > 0 {
-                self.magnitudes.binades.entry(field as i16 + LOWEST).count = count;
+    /// Returns what was counted, and begins with the next array.
+    pub(super) fn finish(&mut self) -> Magnitudes {
+        let (largest, smallest) =
+            (take(&mut self.largest), replace(&mut self.below, u64::MAX).wrapping_add(1));
+        let mut magnitudes = take(&mut self.magnitudes);
+        magnitudes.largest = f64::from_bits(largest);
+        magnitudes.smallest = if smallest < INFINITY { f64::from_bits(smallest) } else { 0.0 };
+        (self.counts[0], self.counts[FIELDS - 1]) = (0, 0);
+        let fields = field_of(smallest).max(1)..field_of(largest) + 1;
+        for (field, count) in self.counts.iter_mut().enumerate().take(fields.end).skip(fields.start) {
+            if *count > 0 {
+                magnitudes.binades.entry(field as i16 + LOWEST).count = take(count);
             }
         }
-        self.magnitudes
+        magnitudes
     }
 }
 

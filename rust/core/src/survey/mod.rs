@@ -2,7 +2,8 @@
 //!
 //! * `outcome`: what is counted; `sorted_map`: its tables. `tables`: what a thread counts in, packed. `piece`: the loop over a
 //!   piece of a row.
-//! * `arrays`: the pass over the rows of an array. `magnitudes`: those of small arrays. `consistency`: whether the numbers of a saved survey agree.
+//! * `arrays`: the pass over the rows of an array. `magnitudes`: those of small arrays. `consistency`: whether the numbers of
+//!   a saved survey agree.
 //!
 //! An element adds one and its square to a cell. Squares are integers in a unit of their binade, so that sums depend neither
 //! on threads nor on the order of elements, and surveys of parts add up to that of the whole.
@@ -23,6 +24,7 @@ pub use outcome::{
 pub use sorted_map::SortedMap;
 
 use crate::cpu::{DefaultEnvironment, Level};
+use crate::error::{Error, with_room};
 use crate::exec::buffers::with_buffers;
 use crate::exec::pass;
 use crate::plan::operands::Source;
@@ -47,21 +49,24 @@ pub unsafe fn survey(shape: &[usize], source: Source<'_>, threads: usize) -> Sur
 
 /// Finds the magnitudes of each row of a matrix, as [`survey`] does of an array.
 ///
+/// # Errors
+/// [`Error::InvalidOption`] for more rows than there is memory for outcomes.
+///
 /// # Safety
 /// All elements are readable.
-#[must_use]
-pub unsafe fn magnitudes(shape: [usize; 2], source: Source<'_>) -> Vec<Magnitudes> {
+pub unsafe fn magnitudes(shape: [usize; 2], source: Source<'_>) -> Result<Vec<Magnitudes>, Error> {
+    let mut rows = with_room("x", shape[0])?;
     let _environment = DefaultEnvironment::enter();
     let array = SurveyedArray::new(Level::active(), &shape, &source);
     with_buffers(|buffers| {
-        let of_row = |row| {
-            let mut counter = Counter::new();
+        let mut counter = Counter::new();
+        rows.extend((0..shape[0]).map(|row| {
             for start in (0..shape[1]).step_by(PIECE) {
                 // SAFETY: the caller's promise.
                 counter.add(unsafe { array.read(row, start, buffers) });
             }
             counter.finish()
-        };
-        (0..shape[0]).map(of_row).collect()
-    })
+        }));
+    });
+    Ok(rows)
 }

@@ -54,8 +54,8 @@ pub fn find_block_type(name: &str) -> Result<&'static BlockType, Error> {
     })
 }
 
-/// Quantizes `count` blocks of finite elements; returns the first block whose scale or minimum no float16
-/// holds, or which has an element above `MOST_MAGNITUDE`.
+/// Quantizes `count` blocks; returns the first block whose scale or minimum no float16 holds, or which has NaN or an element
+/// above `MOST_MAGNITUDE`.
 ///
 /// # Safety
 /// `elements` can be read for so many blocks, `blocks` written, and they do not overlap.
@@ -90,6 +90,7 @@ unsafe fn encode_blocks<const N: usize>(
     count: usize,
     encode: impl Fn(&BlockType, &[f32; N], &mut [u8]),
 ) -> Option<usize> {
+    assert_eq!(N, row.elements, "the function encodes blocks of this type");
     // Bytes are copied some blocks later: to read what was just stored with another width has to wait for it.
     let mut bytes = [0u8; BATCH * MOST_BYTES];
     let mut overflow = None;
@@ -99,10 +100,10 @@ unsafe fn encode_blocks<const N: usize>(
             // SAFETY: the caller's promise, of the block of this index.
             let tile = unsafe { elements.cast::<[f32; N]>().add(first + index).read_unaligned() };
             encode(row, &tile, block);
-            // The scale of a block of 32 elements bounds them.
+            // Scales do not show NaN, nor those of 256 elements all magnitudes. (Without a branch for each element.)
             let is_held = half::is_finite(block, row.scale)
                 && row.minimum.is_none_or(|place| half::is_finite(block, place))
-                && (N < MOST_ELEMENTS || tile.iter().all(|element| element.abs() <= MOST_MAGNITUDE));
+                && tile.iter().fold(true, |is_held, element| is_held & (element.abs() <= MOST_MAGNITUDE));
             if overflow.is_none() && !is_held {
                 overflow = Some(first + index);
             }

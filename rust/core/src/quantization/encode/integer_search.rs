@@ -199,7 +199,7 @@ impl IntegerSearch {
                 // SAFETY: the caller's promise; there is room for a piece.
                 unsafe {
                     let area = source.load(part, piece, stored, values.0.as_mut_ptr());
-                    cells.copy((part, piece), area, &room.powers, &mut room.elements);
+                    cells.copy((part, piece), area, Some(&room.powers), &mut room.elements);
                 }
             }
             // SAFETY: the caller's promise.
@@ -261,7 +261,7 @@ impl IntegerSearch {
             // SAFETY: the caller's promise; there is room for them.
             unsafe {
                 let area = importance.read(part, piece, read.as_mut_ptr());
-                cells.copy((part, piece), area, &[], weights);
+                cells.copy((part, piece), area, None, weights);
             }
         }
         for weights in weights.chunks_mut(place.rows * width) {
@@ -300,7 +300,7 @@ impl Cells {
         &self,
         (part, piece): (Place, Columns),
         area: Area<*const N>,
-        powers: &[f64],
+        powers: Option<&[f64]>,
         to: &mut [f32],
     ) {
         let Self { place, columns, width, first } = *self;
@@ -314,7 +314,7 @@ impl Cells {
                 let count = (wide - within).min(area.columns - column);
                 let start = block * place.rows * width + above * wide + within;
                 let from = area.row(row).wrapping_add(column);
-                let power = powers.get(first + block).copied().unwrap_or(1.0);
+                let power = powers.map_or(1.0, |powers| powers[first + block]);
                 for (index, to) in to[start..start + count].iter_mut().enumerate() {
                     // SAFETY: the area has so many columns.
                     let number = unsafe { from.add(index).read_unaligned() }.to_f64();

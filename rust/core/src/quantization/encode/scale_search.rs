@@ -404,7 +404,7 @@ struct Farthest {
 }
 
 /// Finds them, given the largest magnitudes, and divides weights by the largest of their block, so that equal ones are 1; where
-/// all are 0, they become 1.
+/// all are 0, they become 1. None is NaN or negative: `Importance::new` refuses these.
 struct FindFarthest<'a> {
     elements: &'a Chunks,
     weights: &'a mut Chunks,
