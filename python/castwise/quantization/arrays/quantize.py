@@ -33,7 +33,7 @@ from castwise.quantization.arrays._arguments import (
     magnitude,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
-from castwise.quantization.arrays.block_types import encode_type
+from castwise.quantization.arrays.block_types import BeyondFloat16Error, encode_type
 from castwise.quantization.arrays.scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays.views import (
     Array,
@@ -234,7 +234,7 @@ def _of_block_type(
         )
     try:
         blocks = encode_type(matrix, name, threads).reshape(views.data_shape)
-    except ValueError as error:
+    except BeyondFloat16Error as error:
         raise ValueError(f"x cannot be {row.name}: {error}; divide x by a number.") from error
     fields = fields_of(views, blocks)
     names: dict[str, Any] = {"scheme": row.name, "recipe": TYPED}
