@@ -246,6 +246,8 @@ def test_the_scale_is_a_view_of_its_blocks() -> None:
         ({"nonfinite": "nan"}, "nonfinite='nan' is not valid for q4_k"),
         ({"importance": np.ones(1024, np.float32)}, "^importance is not valid for q4_k"),
         ({"axis": 2}, "axis"),
+        ({"threads": -1}, "^threads=-1 is not valid; use an int of 1 or more"),
+        ({"seed": -1}, "seed=-1 is not valid; use an int from 0"),
     ],
 )
 def test_options_that_blocks_do_not_have_are_refused(options: Any, message: str) -> None:
@@ -272,10 +274,55 @@ def test_arrays_that_are_no_blocks_are_refused() -> None:
         ValueError, match=r"x cannot be q6_k: the scale of block 0 of row 0.*divide"
     ):
         quantize(x * np.float32(2.0**60), "q6_k")
+    with pytest.raises(ValueError, match=r"largest magnitude is 1e\+300, is"):
+        quantize(np.full((1, 256), 1e300), "q4_k")
     with pytest.raises(TypeError, match="int64"):
         quantize(x.astype(np.int64), "q4_k")
     with pytest.raises(ValueError, match=r"arithmetic='exact' is not valid for q4_k"):
         dequantize(quantize(x, "q4_k"), arithmetic="exact")
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(ValueError, match=r"threads=-1 is not valid; use an int of 1"):
+            dequantize(quantize(x, "q4_k"), dtype, threads=-1)
+
+
+def test_parts_that_are_not_of_the_blocks_are_refused() -> None:
+    q = quantize(CASES["normal"], "q4_k")
+    options: Any = {"shape": q.shape, "recipe": "gguf"}
+    assert dequantize(QuantizedArray("q4_k", q.data, q.scale, **options)).shape == q.shape
+    for scale in (q.scale * np.float16(2), q.scale.astype(np.float32), -q.scale):
+        with pytest.raises(ValueError, match=r"scale is not that of data"):
+            QuantizedArray("q4_k", q.data, scale, **options)
+    with pytest.raises(ValueError, match=r"data has dtype int8, but q4_k needs uint8"):
+        QuantizedArray("q4_k", q.data.view(np.int8), q.scale, **options)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "others"),
+    [
+        ("q4_k", "int4_group.*int5_group.*nvfp4.*q4_k"),
+        ("q3_k", "int5_group.*q3_k"),
+        ("q5_k", "int5_group.*q5_k"),
+        ("q2_k", ""),
+        ("q6_k", ""),
+    ],
+)
+def test_blocks_that_fit_several_types_need_a_scheme(scheme: Any, others: str) -> None:
+    """NVFP4 has 36 bytes, of which those of q4_k are four; bytes of scales do not decide."""
+    q = quantize(CASES["normal"][:, :256], scheme)
+    named = QuantizedArray.from_parts(q.parts(), "gguf", scheme=scheme)
+    assert named.data.tobytes() == q.data.tobytes()
+    if not others:
+        assert QuantizedArray.from_parts(q.parts(), "gguf").scheme == scheme
+        return
+    with pytest.raises(ValueError, match=rf"parts fit several: {others}.*State scheme="):
+        QuantizedArray.from_parts(q.parts(), "gguf")
+
+
+def test_names_in_capitals_are_those_in_small_letters() -> None:
+    x = CASES["normal"]
+    q = quantize(x, "Q4_K")  # type: ignore[arg-type]
+    assert q.scheme == "q4_k"
+    assert q.data.tobytes() == quantize(x, "q4_k").data.tobytes()
 
 
 @pytest.mark.skipif(not SUPPORTED, reason="sets MXCSR by glibc")

@@ -44,6 +44,7 @@ class Case(NamedTuple):
     is_tied: bool = False
     width: int = 256
     inner: int = 256
+    has_biases: bool = False
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all matrices, by name."""
@@ -72,6 +73,12 @@ class Case(NamedTuple):
         named = {f"{self.architecture}.{key}": value for key, value in numbers.items()}
         return {"general.architecture": self.architecture, **named}
 
+    def beside(self) -> list[str]:
+        """Return the names of tensors that llama.cpp does not quantize."""
+        weights = [name for name in self.shapes() if name.startswith("blk.") and self.has_biases]
+        biases = [name.removesuffix("weight") + "bias" for name in weights]
+        return [*biases, "output_norm.weight", "blk.0.ffn_down_norm.weight", "blk.0.ffn_down.scale"]
+
 
 CASES = {
     "llama of 2": Case(),
@@ -90,6 +97,11 @@ CASES = {
     "phi3": Case("phi3", 20, is_fused=True),
     "falcon": Case("falcon", 32, 8, 1, is_fused=True),
     "gemma3": Case("gemma3", 18, 4, 1, is_tied=True),
+    "starcoder2 with biases": Case("starcoder2", 12, 8, 2, is_tied=True, has_biases=True),
+    "gpt2 with biases": Case("gpt2", 12, is_fused=True, is_tied=True, has_biases=True),
+    "phi2 with biases": Case("phi2", 32, is_fused=True, has_biases=True),
+    "qwen2vl of 80": Case("qwen2vl", 80),
+    "deci of 80": Case("deci", 80),
 }
 
 
@@ -109,7 +121,8 @@ def test_types_are_those_of_llama(case: str) -> None:
     shapes = row.shapes()
     digests = {}
     for mix in MIXES:
-        types = mix_types(mix, row.stated(), [*shapes])
+        types = mix_types(mix, row.stated(), [*shapes, *row.beside()])
+        assert types.keys() == shapes.keys()
         digests[mix] = digest(
             {name: fitting(types[name].upper(), shape[-1]) for name, shape in shapes.items()}
         )
@@ -126,8 +139,11 @@ def test_numbers_of_files_are_those_of_the_package(framework: Framework) -> None
 def file_of(path: Path, case: Case) -> dict[str, NDArray[np.float16]]:
     """Write a plain file of a model; return its matrices."""
     rng = np.random.default_rng(0)
+    shapes = case.shapes()
+    if case.has_biases:
+        shapes |= dict.fromkeys(case.beside(), (32,))
     tensors = {
-        name: rng.standard_normal(shape).astype(np.float16) for name, shape in case.shapes().items()
+        name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()
     }
     rows, data = [], b""
     for name, array in tensors.items():
@@ -151,13 +167,17 @@ def types_of(path: Path) -> tuple[dict[str, str], int]:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("case", ["llama of 2", "narrow", "narrow embeddings", "8 experts"])
+@pytest.mark.parametrize(
+    "case",
+    ["llama of 2", "narrow", "narrow embeddings", "8 experts", "starcoder2 with biases"],
+)
 def test_files_have_the_types(tmp_path: Path, mix: str, case: str) -> None:
     source, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
     tensors = file_of(source, CASES[case])
     assert main(["quantize", str(source), str(out), "--scheme", mix.upper(), "--quiet"]) == 0
     types, number = types_of(out)
-    assert digest(types) == json.loads(RECORD.read_text())[case][mix]
+    blocks = {name: kind for name, kind in types.items() if kind in BLOCK_TYPES}
+    assert digest(blocks) == json.loads(RECORD.read_text())[case][mix]
     assert (number, types.keys()) == (MIXES[mix][1], tensors.keys())
     assert checkpoint.verify(source, out, dtype_map={"default": mix}).equal
 

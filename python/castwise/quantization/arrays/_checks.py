@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
+from castwise.quantization.arrays.views import Array, StoredArray, Views, fields_of, views_of
 from castwise.quantization.producers.geometry import ceil_div, grid_of_scales
 from castwise.quantization.producers.layouts import E4M3, E8M0, GLOBAL
 from castwise.quantization.producers.lazy import LazyArray
@@ -45,6 +45,8 @@ def faults(q: StoredArray) -> Iterator[str]:
         yield from _shape_faults("scale", q.scale, views.scale_shape, views)
     if q.zero_point is not None:
         yield from _shape_faults("zero_point", q.zero_point, views.zero_shape, views)
+    if storage.block_type:
+        yield from _block_scale_faults(q, views)
     if q.global_scale is not None and q.global_scale.size not in (1, matrices):
         yield from _shape_faults("global_scale", q.global_scale, (), views)
     yield from _extras_faults(q, views)
@@ -59,6 +61,14 @@ def faults(q: StoredArray) -> Iterator[str]:
             f"zero_point=None is not valid; {q.recipe} stores {q.scheme} without a sign, so that "
             "codes mean nothing without zero points or biases."
         )
+
+
+def _block_scale_faults(q: StoredArray, views: Views) -> Iterator[str]:
+    """Yield what is wrong of scales beside the blocks that hold them, which decoding reads."""
+    size = sum(size for _, size in views.storage.fields)
+    scale = fields_of(views, np.ascontiguousarray(q.data).reshape(-1, size))["scale"]
+    if q.scale.dtype != scale.dtype or q.scale.tobytes() != scale.tobytes():
+        yield f"scale is not that of data, whose blocks of {q.scheme} hold it; quantize x anew."
 
 
 def _extras_faults(q: StoredArray, views: Views) -> Iterator[str]:
@@ -109,7 +119,7 @@ def _dtypes_faults(q: StoredArray, views: Views) -> Iterator[str]:
     fits = payload_dtype == views.container or (
         is_float8 and format_of_payload.kind == "float" and payload_dtype.itemsize == 1
     )
-    if views.storage.container is not None:
+    if views.storage.container is not None and not views.storage.block_type:
         is_whole = format_of_payload.bits == views.container.itemsize * _BYTE
         fits = is_whole and format_of_payload.kind.endswith("int")
     if not fits:

@@ -11,20 +11,25 @@ from castwise._core import cast, encode_block_type
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 
 
-def encode_type(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+class BeyondFloat16Error(ValueError):
+    """A scale is beyond the range of float16."""
+
+
+def encode_type(array: NDArray[Any], name: str, threads: int | None = 1) -> NDArray[np.uint8]:
     """Return the blocks of a matrix (rows, columns).
 
-    ValueError: no float16 holds the scale of a block, or rows are no whole blocks.
+    BeyondFloat16Error: no float16 holds the scale of a block.
+    ValueError: rows are no whole blocks.
     """
     _, elements, size = BLOCK_TYPES[name]
     rows, columns = array.shape
-    values = np.ascontiguousarray(cast(array, np.float32, threads=1))
+    values = np.ascontiguousarray(cast(array, np.float32, threads=threads))
     blocks = np.empty((rows, columns // elements, size), np.uint8)
     overflow = encode_block_type(values, blocks, name)
     if overflow is not None:
         row, block = divmod(overflow, columns // elements)
-        peak = float(np.abs(values.reshape(-1, elements)[overflow]).max())
-        raise ValueError(
+        peak = float(np.abs(array.reshape(-1, elements)[overflow].astype(np.float64)).max())
+        raise BeyondFloat16Error(
             f"the scale of block {block} of row {row}, whose largest magnitude is {peak:.6g}, is "
             "beyond the range of float16"
         )

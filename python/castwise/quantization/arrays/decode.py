@@ -74,7 +74,7 @@ def decode_array(
         return out
     views = views_of(q)
     if views.storage.block_type:
-        return _decode_whole_blocks(q, out, arithmetic)
+        return _decode_whole_blocks(q, out, arithmetic, threads)
     if not is_at_once(q):
         is_plain = _STEPS.isdisjoint(q.extras)
         level = q.global_scale
@@ -94,7 +94,7 @@ def decode_array(
     return out
 
 
-def _decode_whole_blocks(q: StoredArray, out: Array, arithmetic: str) -> Array:
+def _decode_whole_blocks(q: StoredArray, out: Array, arithmetic: str, threads: int | None) -> Array:
     """Decode blocks that hold their scales, as llama.cpp does: in float32, then rounded once."""
     if arithmetic != "peer":
         raise ValueError(
@@ -105,7 +105,7 @@ def _decode_whole_blocks(q: StoredArray, out: Array, arithmetic: str) -> Array:
     shape = views.core_shape
     rows = q.data.reshape(math.prod(shape[:-1]), -1)
     values = decode_type(rows, views.storage.block_type).reshape(shape)
-    views.of_weight(out)[...] = _core.cast(values, out.dtype)
+    views.of_weight(out)[...] = _core.cast(values, out.dtype, threads=threads)
     return out
 
 

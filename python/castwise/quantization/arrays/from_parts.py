@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
+from castwise.quantization.producers.block_types import TYPES
 from castwise.quantization.producers.geometry import MATRIX, codes_of_block, codes_of_container
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
@@ -105,20 +106,29 @@ def recognized_parts(
         if (fault := next(faults(array), None)) is not None:
             problems[fault] = None
             continue
+        storage = arguments["layout"].storage
         candidates.setdefault(
-            (arguments["scheme"], arguments["block"], arguments.get("variant")), array
+            (
+                arguments["scheme"],
+                arguments["block"],
+                arguments.get("variant"),
+                () if storage is None else storage.fields,
+            ),
+            array,
         )
     exact = {key: array for key, array in candidates.items() if _is_exact(array)}
     candidates = exact if len(exact) == 1 else candidates
     if len(candidates) == 1:
-        return next(iter(candidates.values()))
+        return _with_unsigned_scales(next(iter(candidates.values())))
     if not candidates:
         raise ValueError(next(iter(problems), _no_layout(tensors, row)))
-    fits = ", ".join(
+    fits = dict.fromkeys(
         f"{name} in blocks of {size}" + (f" ({packing})" if packing else "")
-        for name, size, packing in candidates
+        for name, size, packing, _ in candidates
     )
-    raise ValueError(f"parts fit several: {fits}. State scheme=, block=, shape= or variant=.")
+    raise ValueError(
+        f"parts fit several: {', '.join(fits)}. State scheme=, block=, shape= or variant=."
+    )
 
 
 def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,6 +259,8 @@ def _candidates(
 @cache
 def _schemes(layout: Layout) -> tuple[str, ...]:
     """Name the schemes that a layout may hold."""
+    if layout.storage is not None and (name := layout.storage.block_type):
+        return () if name in TYPES else (layout.scheme,)  # the same bytes as of a scheme of arrays
     return tuple(row.name for row in schemes() if may_hold(layout, row.name))
 
 
@@ -391,18 +403,20 @@ def _split(
         views, data.reshape(*data.shape[:-1], data.shape[-1] // block_bytes, block_bytes)
     )
     extras = {name: fields[name] for name in ("bias", "high") if name in fields}
-    scale = fields["scale"]
-    if views.storage.unsigned_scales:
-        scale = _unsigned_scales(scale)
-    return {"data": fields["data"], "scale": scale, "extras": extras}
+    return {"data": fields["data"], "scale": fields["scale"], "extras": extras}
 
 
-def _unsigned_scales(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return bytes of UE4M3 as those of E4M3: what is NaN there is 0."""
+def _with_unsigned_scales(q: Made) -> Made:
+    """Return an array whose bytes of UE4M3 are those of E4M3: what is NaN there is 0."""
+    codes = q.scale
+    if not views_of(q).storage.unsigned_scales:
+        return q
     largest = int(codes.max(initial=0))
     if largest > _UE4M3_NAN:
         raise ValueError(
             f"a scale is the byte {largest:#04x}, which has a sign, and UE4M3 has none; fetch the "
             "file again."
         )
-    return np.where(codes == _UE4M3_NAN, np.uint8(0), codes) if largest == _UE4M3_NAN else codes
+    if largest < _UE4M3_NAN:
+        return q
+    return q._with(scale=np.where(codes == _UE4M3_NAN, np.uint8(0), codes))

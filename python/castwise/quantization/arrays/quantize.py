@@ -33,7 +33,7 @@ from castwise.quantization.arrays._arguments import (
     magnitude,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
-from castwise.quantization.arrays.block_types import encode_type
+from castwise.quantization.arrays.block_types import BeyondFloat16Error, encode_type
 from castwise.quantization.arrays.scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays.views import (
     Array,
@@ -159,11 +159,12 @@ def quantize(
     """
     array = x if type(x) is np.ndarray else read_array("x", x)
     check_switch("symmetric", symmetric)
-    block_type = type_of_scheme(scheme) if isinstance(scheme, str) else None
+    block_type = type_of_scheme(scheme.lower()) if isinstance(scheme, str) else None
     if block_type is not None:
+        integer("seed", seed, 0, MAX_SEED)
         options = {
             "recipe": (recipe, TYPED),
-            "block": (block, scheme_of_files(scheme).block[1]),
+            "block": (block, scheme_of_files(block_type.lower()).block[1]),
             "scale_rule": (scale_rule, None),
             "rounding": (rounding, None),
             "amax": (amax, None),
@@ -172,7 +173,7 @@ def quantize(
             "scales": (scales, "amax"),
             "importance": (importance, None),
         }
-        return _of_block_type(array, block_type, axis, options)
+        return _of_block_type(array, block_type, axis, options, threads)
     request = (
         scheme,
         recipe,
@@ -195,7 +196,11 @@ def quantize(
 
 
 def _of_block_type(
-    x: Array, name: str, axis: int, options: Mapping[str, tuple[object, object]]
+    x: Array,
+    name: str,
+    axis: int,
+    options: Mapping[str, tuple[object, object]],
+    threads: int | None,
 ) -> QuantizedArray:
     """Quantize an array to blocks of a type of llama.cpp, which has one way to do so.
 
@@ -206,9 +211,9 @@ def _of_block_type(
     axis = integer("axis", axis, -x.ndim, x.ndim - 1)
     for option, (value, default) in options.items():
         if value is not None and (not np.isscalar(value) or value != default):
-            shown = f"{option}={value!r}" if np.isscalar(value) else option
+            setting = f"{option}={value!r}" if np.isscalar(value) else option
             raise ValueError(
-                f"{shown} is not valid for {row.name}, whose blocks are those that "
+                f"{setting} is not valid for {row.name}, whose blocks are those that "
                 "llama.cpp makes; leave it out."
             )
     columns, elements = x.shape[axis], row.block[1]
@@ -228,8 +233,8 @@ def _of_block_type(
             f"x has {x[index]} at index {list(index)}, for which no scale is right; mend it."
         )
     try:
-        blocks = encode_type(matrix, name).reshape(views.data_shape)
-    except ValueError as error:
+        blocks = encode_type(matrix, name, threads).reshape(views.data_shape)
+    except BeyondFloat16Error as error:
         raise ValueError(f"x cannot be {row.name}: {error}; divide x by a number.") from error
     fields = fields_of(views, blocks)
     names: dict[str, Any] = {"scheme": row.name, "recipe": TYPED}

@@ -1,6 +1,8 @@
 """The mixes of llama.cpp: which type each tensor of a file gets.
 
-The facts are those of `llama_tensor_get_type_impl` in llama.cpp's `src/llama-quant.cpp`.
+The facts are those of `llama_tensor_get_type` in llama.cpp's `src/llama-quant.cpp` of April 2025,
+which llama-cpp-cffi 0.4.44 holds. Newer releases treat a fused `attn_qkv` and an `attn_kv_b` as
+values (`category_is_attn_v`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ _Layers = Callable[[int, int], bool]
 _Types = Sequence[tuple[_Layers, str]]
 
 _FALCON, _OLD_EXPERTS = "falcon", 8
-# Models of so many layers whose heads share values: these are small there, and get more bits.
-_WIDE_LAYERS, _WIDE = 80, ("llama", "qwen2")
+# Models of so many layers, which llama.cpp counts as 70B, where heads share values: these are small
+# there, and get more bits. Llama's are 65B where no heads share values.
+_WIDE_LAYERS, _WIDE = 80, {"qwen2", "qwen2vl", "deci"}
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -99,8 +102,12 @@ def mix_metadata(mix: str) -> dict[str, str]:
 
 
 def mix_types(mix: str, values: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
-    """Return the scheme of each tensor of a file that states `values`, if it is quantized."""
-    return dict(_types(mix, values, sorted(names, key=lambda name: (_layer(name), name))))
+    """Return the scheme of each tensor of a file that states `values` that llama.cpp quantizes.
+
+    Layers are counted by these, so that biases and scales beside weights are none.
+    """
+    weights = (name for name in names if name.endswith("weight") and "_norm.weight" not in name)
+    return dict(_types(mix, values, sorted(weights, key=lambda name: (_layer(name), name))))
 
 
 def _layer(name: str) -> int:
@@ -122,7 +129,7 @@ def _types(mix: str, values: Mapping[str, Any], names: Sequence[str]) -> Iterato
     heads = number("attention.head_count")
     shares_values = heads != (number("attention.head_count_kv") or heads)
     is_wide = layers == _WIDE_LAYERS and (
-        architecture == _WIDE[1] or (architecture in _WIDE and shares_values)
+        architecture in _WIDE or (architecture == "llama" and shares_values)
     )
     head = HEAD if HEAD in names else EMBEDDING
     value_count = sum("attn_v.weight" in name or "attn_qkv.weight" in name for name in names)

@@ -449,11 +449,11 @@ class _Chooser:
     @classmethod
     def of(cls, facts: SourceComponent, encode: Encode) -> _Chooser:
         """Make the one of a request."""
-        mixed = {*encode.mix_types.values()}
-        mixed |= {
-            fallback for name in mixed if (fallback := encode.encoding(name).written.fallback)
+        types = {*encode.mix_types.values()}
+        types |= {
+            fallback for name in types if (fallback := encode.encoding(name).written.fallback)
         }
-        schemes = {encode.scheme, *encode.schemes.values(), *mixed} - {None}
+        schemes = {encode.scheme, *encode.schemes.values(), *types} - {None}
         encodings = {scheme: encode.encoding(scheme) for scheme in schemes if scheme is not None}
         return cls(facts, facts.model, encode, encodings)
 
@@ -466,7 +466,7 @@ class _Chooser:
             may_be = info.kind == "float" and self.model.may_be_experts(info.name)
             scheme = self.encode.scheme if not stays and (is_matrix or may_be) else None
             if scheme is not None and self.encode.mix_types:
-                scheme = self._mixed_scheme(info)
+                scheme = self._scheme_of_mix(info)
         if scheme is None or is_ignored:
             return None
         encoding_of = self.encodings[scheme]
@@ -476,9 +476,14 @@ class _Chooser:
             encoding_of = replace(encoding_of, input_scale=None)  # whose inputs are tokens
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
 
-    def _mixed_scheme(self, info: TensorInfo) -> str:
-        """Return the scheme that a mix has for a weight, or for rows that are no whole blocks."""
-        scheme = self.encode.mix_types[info.name]
+    def _scheme_of_mix(self, info: TensorInfo) -> str | None:
+        """Return the scheme that a mix has for a weight, or for rows that are no whole blocks.
+
+        None: llama.cpp does not quantize a tensor of this name.
+        """
+        scheme = self.encode.mix_types.get(info.name)
+        if scheme is None:
+            return None
         form = self.encodings[scheme]
         is_whole = not info.shape[-1] % form.block[1]
         return scheme if is_whole else form.written.fallback or scheme

@@ -95,7 +95,11 @@ def _with_mix(source: Checkpoint, encode: Encode, mix: str, target: ModelFormat)
         }
         values = {key: json.loads(text)[1] for key, text in outline.metadata.items()}
         types_of_places = target.mix_types(mix, values, {*places.values()})
-        types = {stems[stem]: types_of_places[place] for stem, place in places.items()}
+        types = {
+            stems[stem]: types_of_places[place]
+            for stem, place in places.items()
+            if place in types_of_places
+        }
     return replace(encode, mix_types=types, mix_metadata=target.mix_metadata(mix))
 
 
