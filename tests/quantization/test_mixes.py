@@ -179,7 +179,8 @@ def test_files_have_the_types(tmp_path: Path, mix: str, case: str) -> None:
     blocks = {name: kind for name, kind in types.items() if kind in BLOCK_TYPES}
     assert digest(blocks) == json.loads(RECORD.read_text())[case][mix]
     assert (number, types.keys()) == (MIXES[mix][1], tensors.keys())
-    assert checkpoint.verify(source, out, dtype_map={"default": mix}).equal
+    for name in (mix, mix.upper()):
+        assert checkpoint.verify(source, out, dtype_map={"default": name}).equal
 
 
 def test_maps_and_options_change_a_mix(tmp_path: Path) -> None:
@@ -196,6 +197,24 @@ def test_maps_and_options_change_a_mix(tmp_path: Path) -> None:
     assert types["blk.0.ffn_down.weight"] == "Q4_K"
     assert types["token_embd.weight"] == types["blk.0.attn_k.weight"] == np.dtype("f2").name
     assert number == MIXES["q4_k_m"][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recipe": "modelopt"}, "scheme 'q4_k_m', a mix.*recipe 'modelopt'"),
+        ({"block": 64}, "scheme 'q4_k_m', a mix.*block 1x64"),
+        ({"consumer": "vllm"}, "scheme 'q4_k_m', a mix.*consumer 'vllm' does not load"),
+        ({"dtype_map": {".*attn_k.*": "Q5_K_S"}}, "attn_k.*: q5_k_s is a mix.* only.*as q5_k$"),
+        ({"threads": 0}, "^threads"),
+    ],
+)
+def test_refusals_name_the_mix(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    source = tmp_path / "model.gguf"
+    file_of(source, CASES["llama of 2"])
+    with pytest.raises(ValueError, match=message):
+        checkpoint.quantize_file(source, tmp_path / "out.gguf", "Q4_K_M", **options)
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -23,7 +23,7 @@ from castwise.checkpoint.planning.encode.encode import Encode
 from castwise.checkpoint.planning.written_schemes import is_scheme_or_mix
 from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.requests.options import Quantize
-from castwise.checkpoint.requests.quantize import checked_encode, encoding_of
+from castwise.checkpoint.requests.quantize import checked_encode, encoding_of, scheme_spelled
 from castwise.models.architecture import Architecture
 from castwise.quantization.producers.registry import TYPED
 from castwise.text.wording import argument, join, parenthesis
@@ -81,7 +81,7 @@ class MapConversion:
         elif isinstance(dtype_map, Mapping):
             values = dtype_map
         dtypes = encode = None
-        if any(is_scheme_or_mix(value) for value in values.values() if isinstance(value, str)):
+        if any(is_scheme_or_mix(scheme_spelled(value)) for value in values.values()):
             map_argument: Any = dtype_map
             request = Quantize(
                 source="A", dtype_map=map_argument, architecture=architecture, **quantization

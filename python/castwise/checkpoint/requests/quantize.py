@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -39,7 +40,7 @@ from castwise.quantization.producers.schemes import (
     schemes,
 )
 from castwise.text.spelling import typed_values
-from castwise.text.wording import Wording, argument, function, parenthesis, setting
+from castwise.text.wording import Wording, argument, function, parenthesis, quote, setting
 
 
 def quantizing(
@@ -70,11 +71,17 @@ def encoding_of(encode: Encode) -> partial[DerivedCheckpoint]:
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:
     """Check what is to be quantized, and how."""
-    usual: str | None = _scheme_spelled(request.scheme)
+    usual: str | None = scheme_spelled(request.scheme)
     values = request.dtype_map
     map_name = values if isinstance(values, str) and is_map_name(values) else None
     mapping, origin = _mapping(None if map_name else values)
-    mapping = {key: _scheme_spelled(value) for key, value in mapping.items()}
+    mapping = {key: scheme_spelled(value) for key, value in mapping.items()}
+    for key, value in mapping.items():
+        if key != DEFAULT and isinstance(value, str) and value in MIXES:
+            raise CheckpointError(
+                f"{origin}: key " + quote(key) + f": {value} is a mix, which is a {DEFAULT} only; "
+                f"name a type, as {MIXES[value][0]}"
+            )
     if (default := mapping.get(DEFAULT)) is not None and is_scheme_or_mix(default):
         if usual not in (None, default):
             raise CheckpointError(
@@ -108,37 +115,54 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         raise TypeError(f"recipe must be the name of a producer, not {producer!r}")
     inputs = checked_inputs_or_scale(request.inputs)
     reader = None if request.consumer is None else consumer_named(request.consumer)
-    if reader is not None:
-        producer = recipe_for(reader, names, producer, inputs)
-    for name in names:
-        producer = written_row(name, producer, inputs).recipe
-    assert producer is not None, "some scheme is written"  # noqa: S101
-    encode = Encode(
-        usual,
-        producer,
-        _checked_block(request.block),
-        _patterns(request.ignore),
-        dtypes,
-        schemes,
-        checked_threads(threads),
-        map_name,
-        importance=_checked_importance(request, names, producer),
-        consumer=None if reader is None else reader.name,
-        embeddings=checked_embeddings(
-            mix is not None if request.quantize_embeddings is None else request.quantize_embeddings,
-            request.consumer,
-        ),
-        inputs=inputs,
-        architecture=checked_architecture(request.architecture),
-        scales=checked_scales(request.scales, names, producer),
-        mix=mix,
-    )
-    for name in names:
-        encode.encoding(name)
-    return encode
+    threads = checked_threads(threads)
+    with _naming(mix):
+        if reader is not None:
+            producer = recipe_for(reader, names, producer, inputs)
+        for name in names:
+            producer = written_row(name, producer, inputs).recipe
+        assert producer is not None, "some scheme is written"  # noqa: S101
+        encode = Encode(
+            usual,
+            producer,
+            _checked_block(request.block),
+            _patterns(request.ignore),
+            dtypes,
+            schemes,
+            threads,
+            map_name,
+            importance=_checked_importance(request, names, producer),
+            consumer=None if reader is None else reader.name,
+            embeddings=checked_embeddings(
+                mix is not None
+                if request.quantize_embeddings is None
+                else request.quantize_embeddings,
+                request.consumer,
+            ),
+            inputs=inputs,
+            architecture=checked_architecture(request.architecture),
+            scales=checked_scales(request.scales, names, producer),
+            mix=mix,
+        )
+        for name in names:
+            encode.encoding(name)
+        return encode
 
 
-def _scheme_spelled(name: Any) -> Any:  # noqa: ANN401  (of a caller)
+@contextmanager
+def _naming(mix: str | None) -> Iterator[None]:
+    """Name the mix in refusals of its types, whose names a caller did not write."""
+    try:
+        yield
+    except ValueError as error:
+        if mix is None:
+            raise
+        usual, _ = MIXES[mix]
+        subject = setting("scheme", mix) + f", a mix of {usual} and other types: "
+        raise CheckpointError(subject + error.args[0]) from error
+
+
+def scheme_spelled(name: Any) -> Any:  # noqa: ANN401  (of a caller)
     """Return the name of a scheme that is spelled in capitals, as llama.cpp does; others as is."""
     is_capital = isinstance(name, str) and not is_scheme(name) and is_scheme_or_mix(name.lower())
     return name.lower() if is_capital else name
