@@ -5,7 +5,7 @@
 //! functions that take the lock (rust-lang/rust#135929); Python code under a Rust function takes it too.
 //!
 //! The linker puts a function of this module before each of `calls.rs` (`--wrap`), whoever calls it: unwinding ends there,
-//! below all other Rust functions. PyO3 calls two more by pointers that `PyType_GetSlot` returns, and that allocate: in
+//! below all other Rust functions. `PyO3` calls two more by pointers that `PyType_GetSlot` returns, and that allocate: in
 //! 3.11, the garbage collector runs then, and `__del__` with it. `get_slot` returns functions that stand before those.
 
 #![expect(non_snake_case, reason = "Python's names")]
@@ -82,7 +82,7 @@ unsafe extern "C-unwind" {
     fn slot_of(class: Pointer, slot: c_int) -> Pointer;
 }
 
-/// PyO3 asks for the `tp_new` of the class that a class of the bindings extends, which is `object`, and for the
+/// `PyO3` asks for the `tp_new` of the class that a class of the bindings extends, which is `object`, and for the
 /// `tp_descr_get` of `__bool__`. Its other slots, as `tp_free`, run no Python code.
 #[unsafe(export_name = "__wrap_PyType_GetSlot")]
 unsafe extern "C-unwind" fn get_slot(class: Pointer, slot: c_int) -> Pointer {
