@@ -288,7 +288,7 @@ LIES: dict[str, tuple[Callable[[Any], object], str]] = {
     "virtual": (_virtual, "'v' is a view"),
     "external data": (
         lambda file: file.create_dataset("e", (4,), "f4", external=[("/etc/passwd", 0, 16)]),
-        "'e' is in another file: /etc/passwd",
+        "the data of 'e' is in another file, /etc/passwd; copy it into this file",
     ),
     "plugin": (_plugin, "filter 32001, a plugin.*h5repack"),
     "huge": (lambda file: file.create_dataset("h", (2**40,), "f4", chunks=(1024,)), "cannot hold"),
