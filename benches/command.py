@@ -34,6 +34,21 @@ def record_path(options: argparse.Namespace, facts: Facts) -> Path:
     return path
 
 
+def resume(
+    options: argparse.Namespace, facts: Facts, row: type[files.Row]
+) -> tuple[Facts, list[files.Row]]:
+    """Return the facts, with the date of the record that goes on, and the rows that it has.
+
+    ValueError: The record is of another machine, or of other versions.
+    """
+    if not options.csv or not (path := record_path(options, facts)).exists():
+        return facts, []
+    earlier, recorded = files.read(path, row)
+    if (facts := facts | {"date": earlier["date"]}) != earlier:
+        raise ValueError(f"{path} is of another machine or other versions; name another file")
+    return facts, recorded
+
+
 def carry_out(
     options: argparse.Namespace,
     row: type[Any],

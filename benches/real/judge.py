@@ -259,11 +259,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], Iterator[Row]]:
     packages = ("numpy", "torch", "transformers", "onnxruntime")
     versions = {"castwise": castwise.__version__} | {name: version(name) for name in packages}
     facts = files.environment(versions, level=castwise.cpu_level(), threads="1")
-    recorded: list[Row] = []
-    if options.csv and (path := command.record_path(options, facts)).exists():
-        earlier, recorded = files.read(path, Row)
-        if (facts := facts | {"date": earlier["date"]}) != earlier:
-            raise ValueError(f"{path} is of another machine or other versions; name another file")
+    facts, recorded = command.resume(options, facts, Row)
     return facts, rows(["silero"] if options.quick else options.models, recorded)
 
 
