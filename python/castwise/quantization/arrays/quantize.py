@@ -45,7 +45,12 @@ from castwise.quantization.arrays.views import (
     scale_dtype,
     views_of,
 )
-from castwise.quantization.producers.block_types import FALLBACKS, WHOLE_BLOCKS, type_of_scheme
+from castwise.quantization.producers.block_types import (
+    BLOCK_TYPES,
+    FALLBACKS,
+    WHOLE_BLOCKS,
+    type_of_scheme,
+)
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import ZERO, Storage
 from castwise.quantization.producers.registry import (
@@ -218,8 +223,9 @@ def _of_block_type(
             )
     columns, elements = x.shape[axis], row.block[1]
     if columns % elements:
-        fallback = FALLBACKS.get(name, "")
-        use = f", or use {fallback.lower()!r}" if columns % 32 == 0 and fallback else ""
+        fallback = FALLBACKS.get(name, name)
+        fits = columns % BLOCK_TYPES[fallback][1] == 0
+        use = f", or use {fallback.lower()!r}" if fits else ""
         raise ValueError(
             f"x has {columns} elements along axis {axis}, and {row.name} needs whole blocks of "
             f"{elements}; pad them{use}."

@@ -135,7 +135,7 @@ def _blame_file(path: Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"{path} is not as tokenizer.save_pretrained of transformers writes it: "
-            f"{type(error).__name__}: {error}; write it anew so"
+            f"{type(error).__name__}: {error}; save it by that again"
         ) from error
 
 

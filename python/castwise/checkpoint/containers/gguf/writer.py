@@ -98,18 +98,18 @@ def _header(
     plans: Collection[Planned],
     lengths: Sequence[int],
     metadata: Mapping[str, str],
-    quantization: Mapping[str, int],
+    type_values: Mapping[str, int],
 ) -> bytes:
     """Let the package write all that stands before the tensors, into memory."""
     package = gguf_package()
     kinds = {kind: package.GGUFValueType[name] for kind, name in _KINDS.items()}
     items = metadata.items()
-    values = {key: json.loads(text) for key, text in items if key not in quantization}
+    values = {key: json.loads(text) for key, text in items if key not in type_values}
     _, architecture = values.pop(ARCHITECTURE)
     # In the order of convert_hf_to_gguf.py: before what is not general, the type of the file first.
-    type_values = {key: (COUNT, value) for key, value in sorted(quantization.items())}
+    typed_values = {key: (COUNT, value) for key, value in sorted(type_values.items())}
     general = {key: value for key, value in values.items() if key.startswith("general.")}
-    values = general | type_values | values
+    values = general | typed_values | values
     writer = package.GGUFWriter(None, architecture)
     for key, (kind, value) in values.items():
         if isinstance(value, list):

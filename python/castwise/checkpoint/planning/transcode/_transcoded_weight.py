@@ -148,13 +148,16 @@ class TranscodedWeight:
 
     def tensors(self) -> list[DerivedTensor]:
         """List the tensors that it becomes and that are not there as they are."""
-        kind = id(self.plan.similar), id(self.form), type(self.level)
-        first = None if self.plan.similar is None else self._kinds.setdefault(kind, self)
+        first = None if self.plan.similar is None else self._kinds.setdefault(self._kind(), self)
         if first is None or first is self or self.level is not None:
             self._new_tensors = self._prepare()
         else:
             self._new_tensors = self._rename(first)
         return self._new_tensors
+
+    def _kind(self) -> tuple[object, ...]:
+        """Return what weights have in common that differ in names alone."""
+        return id(self.plan.similar), id(self.form), type(self.level)
 
     def _rename(self, first: TranscodedWeight) -> list[DerivedTensor]:
         """List the tensors of a weight that differs from another one in names alone."""
@@ -256,8 +259,7 @@ class TranscodedWeight:
         )
         if not is_stacked:
             return None
-        kind = id(plan.similar), id(form), type(self.level)
-        first = self._kinds[kind]
+        first = self._kinds[self._kind()]
         if first is self:
             return WeightStack(elements, self._make_stack)
         return first._new_tensors[0].job.stack if len(tensors) == len(first._new_tensors) else None
