@@ -12,7 +12,7 @@ fn round(value: f32) -> f32 {
     value + 0.499_999_97f32.copysign(value)
 }
 
-/// Truncates to a byte what x86 does: what no int32 holds becomes 0.
+/// Truncates to a byte as x86 does: what no int32 holds becomes 0.
 #[inline(always)]
 fn truncate(value: f32) -> u8 {
     let is_held = value.abs() < 2f32.powi(31);
