@@ -317,7 +317,7 @@ def test_no_argument_is_named_that_the_function_lacks(
     save(pipeline / "loras" / "a.safetensors", {"w": floats(3)})
     save(pipeline / "loras" / "b.safetensors", {"w": floats(3)})
     with pytest.raises(
-        checkpoint.CheckpointError, match=r"leave the others out \(move it elsewhere\)"
+        checkpoint.CheckpointError, match=r"leave out all but one \(move it elsewhere\)"
     ):
         function(pipeline)
 

@@ -495,7 +495,7 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     folder = write(tmp_path / "model", *right("embedding"))
     for words, reason in (
-        ([], "name B, or --for"),
+        ([], "add B, or name a consumer"),
         ([str(folder), "--for", "vllm"], "--for and B do not go together"),
         (["--map", "m.toml", "--for", "vllm"], "--for and --map do not go together"),
         (["--for", "comfyui"], "castwise has no rules of how it loads"),

@@ -56,7 +56,7 @@ def test_a_file_is_replaced_by_request(tmp_path: Path, command: str, kind: str) 
         target = source if "itself" in kind else old
     before = source.read_bytes()
     refused = run(command, source, target, *options, code=2)
-    assert f"{target} is there" in refused.stderr
+    assert f"{target} exists" in refused.stderr
     assert "--overwrite" in refused.stderr
     assert (old.read_bytes(), source.read_bytes()) == (b"old", before)
     run(command, source, target, *options, "--dry-run", "--overwrite")
@@ -73,7 +73,7 @@ def test_saving(tmp_path: Path, suffix: str) -> None:
     whole = suffix == "npy"
     checkpoint.save(path, first if whole else {"a": first})
     before = path.read_bytes()
-    with pytest.raises(CheckpointError, match=r"is there.*overwrite=True"):
+    with pytest.raises(CheckpointError, match=r"exists.*overwrite=True"):
         checkpoint.save(path, second if whole else {"a": second})
     assert path.read_bytes() == before
     checkpoint.save(path, second if whole else {"a": second}, overwrite=True)
@@ -106,7 +106,7 @@ def test_a_source_is_closed_before_it_is_replaced(tmp_path: Path, suffix: str) -
 
 def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
     source, out = plain(tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
-    with pytest.raises(CheckpointError, match="is there"):
+    with pytest.raises(CheckpointError, match="exists"):
         checkpoint.cast_file(
             source, out, "bfloat16", progress=lambda _: out.write_bytes(b"another")
         )

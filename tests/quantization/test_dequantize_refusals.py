@@ -96,7 +96,7 @@ FAULTS: dict[Callable[[Decodable], Decodable], tuple[str, ...]] = {
     without_weight: (f"'{SCALE}' is a scale without its payload '{WEIGHT}'",),
     with_another_block: (WEIGHT, "blocks of 64x128 need a scale of shape (9, 3)"),
     without_block: (WEIGHT, "nothing states how many elements share a scale"),
-    without_config: (WEIGHT, "nothing says how", "config.json"),
+    without_config: (WEIGHT, "no file states which producer", "config.json"),
     of_another_method: (WEIGHT, "config.json: awq is stated, but it is stored as by deepseek"),
     of_an_unknown_method: ("does not know the method 'aqlm'",),
 }

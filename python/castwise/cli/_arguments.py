@@ -91,7 +91,9 @@ def inputs_argument(text: str) -> str | float:
         return float(text)
     except ValueError:
         words = ", ".join(get_args(Inputs))
-        raise argparse.ArgumentTypeError(f"{text!r} is neither {words} nor a scale") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither {words} nor a scale, such as 1.0"
+        ) from None
 
 
 # What argparse is told of arguments that say what is shown, of more than one command.
@@ -229,6 +231,9 @@ def check_top(options: argparse.Namespace) -> None:
         raise CheckpointError("--top is for the table, and --json prints every row; leave one out")
 
 
+_COMPARED = "a checkpoint: a file, a folder, a URL of a store, or org/name of the Hugging Face Hub"
+
+
 def add_compared(
     parser: argparse.ArgumentParser, map_help: str, *, one: bool = False
 ) -> argparse._ArgumentGroup:
@@ -236,9 +241,11 @@ def add_compared(
 
     `one` says that the second may be left out.
     """
-    parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
+    parser.add_argument("first", metavar="A", type=path_argument, help=_COMPARED)
     number = "?" if one else None
-    parser.add_argument("second", metavar="B", nargs=number, type=path_argument, help="another")
+    parser.add_argument(
+        "second", metavar="B", nargs=number, type=path_argument, help="the other checkpoint"
+    )
     formats = _Words()["formats"]
     comparison = parser.add_argument_group("comparison")
     comparison.add_argument("--map", metavar="M", dest="dtype_map", help=map_help)

@@ -19,12 +19,13 @@ scheme, payload and scales, payloads without a scale, and scales without a paylo
 _EXAMPLES = ("inspect model", "inspect model.safetensors --all", "inspect model --json")
 
 
+_READ = "the checkpoint: a file, a folder, a URL of a store, or org/name of the Hugging Face Hub"
+
+
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     describe(parser, _INSPECT, examples=_EXAMPLES)
-    parser.add_argument(
-        "file", metavar="FILE", type=path_argument, help="a file, or a folder of shards"
-    )
+    parser.add_argument("file", metavar="FILE", type=path_argument, help=_READ)
     add_arguments(parser, "--assume")
     add_output(parser, "--html", formats=("--json", "--all"))
     parser.set_defaults(run=_inspect)

@@ -16,9 +16,9 @@ ModelOpt, compressed-tensors and ComfyUI, from one to another; MXFP4 of gpt-oss 
 compressed-tensors, and of GGUF files; integers of AWQ and GPTQ as compressed-tensors.
 --to gguf makes the file that llama.cpp runs of a folder in MXFP4 (of gpt-oss, Llama,
 Mistral, Qwen and others): with its names, hyperparameters and tokens, and norms and
-biases in float32. Such a file becomes a folder that transformers loads (--to gpt-oss if
-it is of that, else --to compressed-tensors), or a file that ends with .safetensors,
-with the names of llama.cpp.
+biases in float32. Such a file becomes a folder that transformers loads (--to gpt-oss for
+a model of gpt-oss, else --to compressed-tensors), or a file that ends with
+.safetensors, with the names of llama.cpp.
 Names, shapes and the statements of the quantization change. A global scale that divides
 for one producer becomes a reciprocal with which every value decodes to the same number
 in bfloat16 and float16; if there is none, nothing is written. The bytes of all other

@@ -53,8 +53,8 @@ def define(parser: argparse.ArgumentParser) -> None:
     describe(parser, _VERIFY, _EXIT_CODES, examples=_EXAMPLES)
     add_compared(
         parser,
-        "is B exactly what this map makes of A, by castwise cast, or quantize if it names "
-        "schemes? Prints one line, with digests, that can be kept",
+        "check that B is exactly what this map makes of A, by castwise cast, or by castwise "
+        "quantize if the map names schemes; print one line to keep, with digests",
         one=True,
     )
     parser.add_argument(
@@ -91,7 +91,8 @@ def _verify(options: argparse.Namespace) -> int:
         return FINDINGS if check.loads is False else OK
     if options.second is None:
         raise CheckpointError(
-            "verify compares two checkpoints: name B, or --for with who is to load A"
+            "castwise verify compares two checkpoints: add B, or name a consumer that is to load A "
+            "(--for)"
         )
 
     def verify() -> Verification:

@@ -197,7 +197,10 @@ def _check(
     elif file_format is not None:
         unknown = f"castwise checks {file_format.label} files only for {LLAMA_CPP}"
     elif not isinstance(config, Mapping):
-        unknown = f"{place} has no {CONFIG}, which would name the model"
+        unknown = (
+            f"{place} has no {CONFIG}, which names the model: whether {consumer} loads it is not "
+            "checked"
+        )
     elif "_class_name" in config and not config.get("architectures"):
         unknown = (
             f"it is a model of diffusers ({shorten(str(config['_class_name']), _LETTERS)}), and "

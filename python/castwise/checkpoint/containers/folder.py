@@ -160,8 +160,8 @@ def _open_component(
         if len(single) > 1:
             suffix = single[0][single[0].rindex(".") :]
             raise CheckpointError(
-                f"{folder} has no *{suffix}.index.json and {len(single)} {suffix[1:]} files "
-                f"({join_names(single)}); name one file, leave the others out "
+                f"{folder} has {len(single)} {suffix[1:]} files ({join_names(single)}) and no "
+                f"*{suffix}.index.json; name one file, leave out all but one "
                 + exclusion()
                 + ", or add the index that says which tensors belong together"
             )

@@ -86,7 +86,7 @@ def check_absent(destination: Path) -> None:
     """
     if destination.is_file():
         raise CheckpointError(
-            f"{destination} is there; choose another name, or allow it to be replaced "
+            f"{destination} exists; choose another name, or allow castwise to replace it "
             + parenthesis("overwrite", True)
         )
 

@@ -36,6 +36,7 @@ from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.stated import SECTIONS
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding, Decodings
+from castwise.text.brief import counted
 from castwise.text.wording import about, setting
 
 _LOGGER = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class SourceComponent:
         """Refuse a payload without its scale, or a scale without its payload."""
         if quantization.orphans:
             orphan = max(quantization.orphans, key=lambda orphan_tensor: orphan_tensor.is_payload)
-            raise self.refusal(f"{orphan} ({len(quantization.orphans):,} such tensors)")
+            raise self.refusal(f"{orphan} ({counted(len(quantization.orphans), 'such tensor')})")
 
     def check_method(self, quantization: Quantization) -> None:
         """Refuse a method that castwise does not know."""

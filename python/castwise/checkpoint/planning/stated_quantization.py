@@ -19,6 +19,7 @@ from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.found import add_prefix, join_components
 from castwise.quantization.producers.typed_tensors import quantization_by_types
 from castwise.quantization.weights.recognition import recognize
+from castwise.text.brief import counted
 from castwise.text.wording import function, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ def found_in(component: Component) -> Quantization | None:
             quantization = recognize(others, configs, metadata)
     except ValueError as error:
         where = component.prefix or "the checkpoint"
-        raise CheckpointError(f"{where} is quantized as nothing here can tell: {error}") from error
+        raise CheckpointError(f"castwise cannot tell how {where} is quantized: {error}") from error
     return quantization
 
 
@@ -150,10 +151,10 @@ def _changed_text(quantization: Quantization, new_formats: Mapping[str, str]) ->
             f"{len(weights):,} of {len(quantization.weights):,} weights",
         )
     elif orphans:
-        name, count = orphans[0].name, f"{len(orphans):,} such tensors"
+        name, count = orphans[0].name, counted(len(orphans), "such tensor")
         description = str(orphans[0])
     elif scales:
-        name, count = scales[0], f"{len(scales):,} such tensors"
+        name, count = scales[0], counted(len(scales), "such tensor")
         description = f"{name!r} is a scale of it"
     elif quantization.unknown is not None:
         name, count = next(iter(new_formats)), f"{len(new_formats):,} tensors"

@@ -145,7 +145,8 @@ class Request:
     source: PathArgument = option(
         comment="The checkpoint to read: a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` "
         "file, a file of torch (`.pt`, `.pth`, `.bin`, `.ckpt`), a folder of shards, a URL of a "
-        "store, or `org/name` of the Hugging Face Hub.",
+        "store, or `org/name` of the Hugging Face Hub. Conversions other than `cast_file` read a "
+        "`.gguf` file, too.",
         metavar="SRC",
         parse="path",
         help="the checkpoint to read: a file, a folder, a URL of a store, or org/name of the "
@@ -231,8 +232,8 @@ class Run:
         metavar="SHARE",
         parse="share",
         help="the share of a tensor's nonzero values that may become zero before that is an "
-        f"underflow: 0.05 or 5% (default: {MAX_ZEROS:.0%}, or of weights that are quantized "
-        "what so few bits give: 3% for 8, 50% for 4)",
+        f"underflow: 0.05 or 5% (default: {MAX_ZEROS:.0%}; for quantized weights 3% with 8 bits, "
+        "12% with 6, 50% with 4)",
     )
     dry_run: bool = option(
         default=False,
@@ -540,7 +541,7 @@ class Quantize(Request):
         "decides.",
         metavar="S",
         is_positional=True,
-        help="the scheme of linear layers: {schemes}; or a mix of llama.cpp, as q4_k_m",
+        help="the scheme of linear layers: {schemes}; or a mix of llama.cpp, such as q4_k_m",
     )
     recipe: WrittenRecipe | None = option(
         default=None,
@@ -577,9 +578,9 @@ class Quantize(Request):
             "weight of NVFP4, and of FP8 by tensor if the producer has it.",
             metavar="none|dynamic|SCALE",
             parse="inputs",
-            help="what is stated of inputs: quantized while the model runs (dynamic), by a "
-            "constant SCALE, or not (none); default: what the recipe states without data, or the "
-            "consumer needs",
+            help="whether the checkpoint states that inputs are quantized while the model runs "
+            "(dynamic), by a constant SCALE, or not (none); default: what the consumer needs, or "
+            "the recipe states without data",
         ),
     )
     dtype_map: MapArgument | None = option(
@@ -602,7 +603,7 @@ class Quantize(Request):
         choices=Scales,
         help="which scale each block gets: that of its largest magnitude (amax, the default), "
         "that of least squared error, of nvfp4, MX and integers (best), or the better one of two, "
-        "of nvfp4 (four_over_six); others of a --map keep amax",
+        "of nvfp4 (four_over_six); other schemes of a --map keep amax",
     )
     importance: PathArgument | None = option(
         default=None,
@@ -614,8 +615,8 @@ class Quantize(Request):
         "without them, and the names of no weight.",
         metavar="FILE",
         parse="local path",
-        help="what the errors of each input channel count with --scales best: what llama-imatrix "
-        "of llama.cpp writes, or .npz, .safetensors or JSON with an array for each weight",
+        help="how much the errors of each input channel count with --scales best: imatrix.gguf of "
+        "llama.cpp's llama-imatrix, or .npz, .safetensors or JSON with an array for each weight",
     )
     ignore: str | Sequence[str] = option(
         default=(),

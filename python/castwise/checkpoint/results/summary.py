@@ -263,7 +263,7 @@ def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
     raise CheckpointError(
         f"{most.count:,} value{'s' * (most.count != 1)} of tensor {most.tensor!r} would be lost "
         f"({most.kind}){more}; {summary.source}, which the result would replace, is as it was. "
-        "Name another destination, or take the result all the same " + everything
+        "Name another destination, or accept these losses " + everything
     )
 
 

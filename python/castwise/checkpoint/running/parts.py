@@ -213,7 +213,7 @@ def refuse_parts(destination: Path) -> None:
     """CheckpointError if parts of a destination are there, of which `finish` makes it."""
     if not is_remote(destination) and ((folder := _PartsLedger(destination).folder) / JOB).exists():
         raise CheckpointError(
-            f"{folder} holds parts of {destination}; make it of them (castwise finish "
+            f"{folder} holds parts of {destination}; complete them (castwise finish "
             f"{shlex.quote(str(destination))}), or remove that folder first"
         )
 

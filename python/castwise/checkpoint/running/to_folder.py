@@ -317,8 +317,8 @@ class ToFolder:
             )
         if not self._output.overwrite:
             raise CheckpointError(
-                f"{destination} is there; choose another name, or allow the whole folder to be "
-                "replaced " + parenthesis("overwrite", True)
+                f"{destination} exists; choose another name, or allow castwise to replace the "
+                "whole folder " + parenthesis("overwrite", True)
             )
 
     def _is_alike(self, folder: Path) -> bool:

@@ -75,7 +75,7 @@ def with_foreign(
             producers = " or ".join(weight.recipes)
             text = (
                 f"{names[0]!r} is beside it, which is not part of how {producers} stores it; "
-                "remove it if it means nothing, else read it with what wrote it"
+                "remove it if it means nothing, else load it with the program that wrote it"
             )
             result[payload] = replace(weight, problem=weight.problem or text, foreign=names)
     return result

@@ -252,9 +252,9 @@ def _write(modules: EncodedModules) -> Statements:
 
 _FORMS = same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor", "fp8_channel")
 _LOADING_WARNING = (
-    "the quantized model is not for transformers, which does not read what ModelOpt states "
-    "and takes codes for weights: load it with an engine that does, such as vLLM or "
-    "TensorRT-LLM, or quantize it as another producer"
+    "the quantized model is not for transformers, which does not read the statements of "
+    "ModelOpt, and takes codes for weights: load it with an engine that reads them, such as "
+    "vLLM or TensorRT-LLM, or use another recipe"
 )
 
 MODELOPT = Producer(

@@ -212,7 +212,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> None:
         is_evident = weight.by_shapes or EVIDENT.issuperset(weight.recipes)
         if not (quantization.stated or is_evident):
             raise facts.refusal(
-                f"nothing says how {weight.payload!r} is stored, which may be as by "
+                f"no file states which producer stored {weight.payload!r}: it may be "
                 f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
                 f"({', '.join(CONFIGS)})"
             )
