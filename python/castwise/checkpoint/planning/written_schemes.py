@@ -47,7 +47,7 @@ def scheme_named(name: object) -> Scheme:
         )
     raise CheckpointError(
         setting("scheme", name) + f" is not known: {scheme_hint(name, rows)}castwise writes "
-        f"{', '.join(rows)}"
+        f"{', '.join(rows)}; and the mixes {', '.join(MIXES)}"
     )
 
 
