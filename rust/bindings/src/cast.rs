@@ -31,7 +31,7 @@ use crate::runtime::{parse_threads, release};
 ///     castwise.formats().
 ///     May be left out if out is given.
 /// out : ndarray, h5py.Dataset or zarr.Array, optional
-///     Written in place and returned; same shape as x. May overlap x, but none of its elements another.
+///     Written in place and returned; same shape as x. May overlap x, but must not overlap itself.
 /// rounding : str, optional
 ///     "nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative" (IEEE 754-2019, 4.3)
 ///     or "stochastic". Default: nearest-even for float targets, towards-zero for integer targets, as numpy.
@@ -72,7 +72,7 @@ use crate::runtime::{parse_threads, release};
 /// Raises
 /// ------
 /// TypeError
-///     Unknown or unsupported dtype; complex to real; a mask or nulls; x is nothing that numpy makes numbers of; like= with an
+///     Unknown or unsupported dtype; complex to real; a mask or nulls; x is not numeric; like= with an
 ///     option that it decides, or a library that lacks the cast.
 /// ValueError
 ///     Unknown option, wrong out, a scale that does not broadcast, NaN with nan="raise"; NaN, or any value, for which no

@@ -44,7 +44,7 @@ impl Side {
 ///
 /// ``c = castwise.caster(source, target, **options)`` makes it. ``c(x)`` then returns what ``castwise.cast(x, target,
 /// **options)`` returns, and ``c(x, out=y)`` what ``castwise.cast(x, out=y, **options)`` returns, with the same bits,
-/// in less time: of one element, most of the time of a cast is the reading of its arguments.
+/// in less time: for one element, parsing the arguments takes most of the time of a cast.
 ///
 /// A caster does not change, may be called by several threads at once, and can be copied and pickled.
 ///

@@ -68,10 +68,10 @@ pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// Set how many MiB of memory of arrays that are gone may wait to be used again; with 0 all of it goes back at once.
+/// Set how many MiB of freed arrays' memory castwise keeps for later results; with 0 it keeps none.
 ///
-/// At first it is 256, or what the environment variable `CASTWISE_KEPT_MEMORY` says when castwise is imported. Only on
-/// Linux does any memory wait. Raises `ValueError` for anything but an int of 0 or more.
+/// The default is 256, or the value of the environment variable `CASTWISE_KEPT_MEMORY` when castwise is imported.
+/// castwise keeps memory only on Linux. Raises `ValueError` for anything but an int of 0 or more.
 ///
 /// Examples
 /// --------
