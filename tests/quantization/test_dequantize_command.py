@@ -174,7 +174,7 @@ def test_what_is_said(
     written = json.loads(report.read_text())
     assert [one["to"] for one in written["tensors"] if one["name"] == "a.weight"] == ["bfloat16"]
     assert main(command) == 2
-    assert "allow the whole folder to be replaced" in capsys.readouterr().err
+    assert "allow castwise to replace the whole folder" in capsys.readouterr().err
     assert main([*command, "--overwrite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == written
     assert main([*command, "--overwrite", "--quiet", "--dtype", "float8_e4m3fn"]) == 2

@@ -146,7 +146,7 @@ class Request:
         comment="The checkpoint to read: a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` "
         "file, a file of torch (`.pt`, `.pth`, `.bin`, `.ckpt`), a folder of shards, a URL of a "
         "store, or `org/name` of the Hugging Face Hub. Conversions other than `cast_file` read a "
-        "`.gguf` file, too.",
+        "file of llama.cpp, too.",
         metavar="SRC",
         parse="path",
         help="the checkpoint to read: a file, a folder, a URL of a store, or org/name of the "
@@ -615,8 +615,9 @@ class Quantize(Request):
         "without them, and the names of no weight.",
         metavar="FILE",
         parse="local path",
-        help="how much the errors of each input channel count with --scales best: imatrix.gguf of "
-        "llama.cpp's llama-imatrix, or .npz, .safetensors or JSON with an array for each weight",
+        help="how much the errors of each input channel count with --scales best: the file that "
+        "llama-imatrix of llama.cpp writes, or .npz, .safetensors or JSON with an array for each "
+        "weight",
     )
     ignore: str | Sequence[str] = option(
         default=(),
