@@ -306,7 +306,7 @@ def _explanation_lines(tensor: TensorDiff, others: int) -> Iterator[str]:
     if tensor.explanation is not None:
         yield str(tensor.explanation)
         if others:
-            yield f"the same explains {counted(others, 'other tensor')} above"
+            yield f"the same recipe explains {counted(others, 'other tensor')} above"
     elif tensor.different:
         yield "no recipe explains it"
 
