@@ -6,11 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from castwise.adapters.keras._layer_paths import placed_layers
-from castwise.adapters.keras._map_view import view_of
-from castwise.adapters.keras._matching import Matching, match_layers
-from castwise.adapters.keras._policies import from_keras, to_keras
-from castwise.adapters.keras._variables import own_variables, stored_dtype
+from castwise.adapters.keras._layer_state import own_variables, stored_dtype
+from castwise.adapters.keras._matching import Matching, match_layers, placed_layers
+from castwise.adapters.keras._policies import from_keras, map_view, to_keras
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation
 from castwise.dtype_policies._configs import policy_named
@@ -84,7 +82,7 @@ class _Planner:
         if not layer.built:
             # Layers that it makes when it is built look up their own paths in the map.
             if len(self._map):
-                policy = view_of(self._map, to_keras, from_keras, until_built=policy)
+                policy = map_view(self._map, until_built=policy)
             recasts = _recasts(path, layer, policy.variable_dtype)
             return LayerPlan(path, layer, before.name, policy, recasts)
         quantize = None

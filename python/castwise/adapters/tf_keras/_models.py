@@ -8,7 +8,7 @@ from typing import Any
 
 from castwise._core import cast
 from castwise.adapters._map_argument import as_policy_map, refuse_unused
-from castwise.adapters.keras._derived_state import loses
+from castwise.adapters.keras._layer_state import loses
 from castwise.adapters.keras._report import AppliedPolicies
 from castwise.adapters.tf_keras._layer_state import give_state
 from castwise.adapters.tf_keras._policies import to_tf_keras
