@@ -100,7 +100,7 @@ adapter_registry.BUILT_IN.update(
     jax="castwise.adapters.jax._casting",
     jaxlib="castwise.adapters.jax._casting",
     tensorflow="castwise.adapters._tensorflow",
-    torch="castwise.adapters.torch._adapter",
+    torch="castwise.adapters.torch._casting",
     zarr="castwise.adapters._stored",
 )
 follow_environment()

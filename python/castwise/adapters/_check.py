@@ -20,8 +20,6 @@ from castwise.arrays.adapter_registry import (
     rebuilt,
 )
 
-__all__ = ["check"]
-
 _OTHERS = (None, 1.5, "text", b"bytes", [1.0], {"a": 1.0}, np.ones(2), object())
 """Values of no library with an adapter."""
 

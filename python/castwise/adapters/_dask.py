@@ -13,8 +13,6 @@ from castwise.arrays.adapter_registry import Adapter
 
 da: Any = importlib.import_module("dask.array")
 
-__all__ = ["ADAPTER", "DaskAdapter"]
-
 
 class DaskAdapter(Adapter):
     """Cast arrays of dask chunk by chunk, when they are computed."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo
 from castwise.arrays.adapter_registry import Adapter
 
-__all__ = ["ADAPTER", "BLOCK", "StoredArrayAdapter"]
-
 BLOCK = 1 << 23
 """The bytes of a block of the source, unless a chunk is larger."""
 

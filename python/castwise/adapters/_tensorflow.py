@@ -13,8 +13,6 @@ from castwise.arrays.adapter_registry import Adapter
 
 tf: Any = importlib.import_module("tensorflow")
 
-__all__ = ["ADAPTER", "TensorFlowAdapter"]
-
 
 class TensorFlowAdapter(Adapter):
     """Cast tensors, and the values of variables, on the host; tapes record the cast."""

@@ -23,8 +23,7 @@ from castwise.quantization.producers.schemes import check_scales
 from castwise.rendering import Rendered
 from castwise.rendering.losses import loss_sheet
 from castwise.rendering.sheet import Sheet
-from castwise.surveys._densities import densities
-from castwise.surveys._responses import DEPTHS, Response, response, spread_points
+from castwise.surveys._responses import DEPTHS, Response, densities, response, spread_points
 from castwise.surveys._searched_scales import loss_ratios
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields

@@ -37,6 +37,11 @@ _Table = NDArray[np.float64]
 _TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
 """Rates at which a density falls across a binade, the mean of squares rising."""
 
+_NEWTON_STEPS = 8
+
+_STEEPEST = 60.0
+"""A density falls by at most so many times e across a binade."""
+
 
 class Response(NamedTuple):
     """Mean errors, by the part of its binade that a maximum is in.
@@ -92,6 +97,32 @@ def spread_points(number: int) -> _Table:
     places = np.arange(number)
     points: _Table = (places + math.sqrt(2) * places % 1) / number
     return points
+
+
+def densities(
+    points: NDArray[np.float64],
+    mean_squares: NDArray[np.float64],
+    is_inside: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """Return weights of points, exponential in their distance, that have a mean of squares.
+
+    Tails of normal and of Laplace's distributions are like that within a binade. Points have the
+    shape (binades, points); those that are not inside weigh nothing, and weights of a binade add up
+    to 1.
+    """
+    squares, steps = np.square(points), points - points[:, :1]
+    rate = np.zeros((len(points), 1))
+    for _ in range(_NEWTON_STEPS):
+        weights = np.exp(-rate * steps)
+        if is_inside is not None:
+            weights = np.where(is_inside, weights, 0)
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        mean = (weights * squares).sum(axis=1, keepdims=True)
+        mean_step = (weights * steps).sum(axis=1, keepdims=True)
+        slope = (weights * squares * (steps - mean_step)).sum(axis=1, keepdims=True)
+        change = (mean - mean_squares[:, None]) / np.maximum(slope, 1e-9)
+        rate = np.clip(rate + np.clip(change, -8, 8), -_STEEPEST, _STEEPEST)
+    return weights
 
 
 @lru_cache(64)

@@ -17,8 +17,7 @@ from castwise._core import cast
 from castwise._options import Recipe, Scales
 from castwise.quantization import Scheme, dequantize
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.surveys._densities import densities
-from castwise.surveys._responses import DEPTHS, spread_points
+from castwise.surveys._responses import DEPTHS, densities, spread_points
 from castwise.surveys._tables import Blocks
 
 _ELEMENTS = 1 << 14

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 jax: Any = require("jax")
 
-__all__ = ["ADAPTER", "JaxAdapter", "cast"]
-
 _SMALL = 1 << 14
 """Bytes up to which `jax.numpy.asarray`, which copies, takes half the time of a `device_put`."""
 

@@ -12,8 +12,6 @@ from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 
-__all__ = ["cast_tree", "paths"]
-
 Tree = TypeVar("Tree")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from castwise.adapters._map_argument import as_policy_map
 from castwise.adapters.keras import _notes as notes
 from castwise.adapters.keras._layer_state import derive_again, known_variables, recast, stored_dtype
+from castwise.adapters.keras._matching import as_policy_map
 from castwise.adapters.keras._plan import LayerPlan, can_be_quantized, plan_layers, policy_in_force
 from castwise.adapters.keras._policies import from_keras
 from castwise.adapters.keras._report import AppliedPolicies

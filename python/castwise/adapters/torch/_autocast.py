@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from castwise.adapters.torch._bridge import dtype_name
-from castwise.adapters.torch._cached_dtype import cached_dtypes
 from castwise.adapters.torch._checkpointing import followed_checkpoints
 from castwise.adapters.torch._computing import Computing, compute_dtypes
 from castwise.adapters.torch._in_force import (
@@ -22,8 +22,10 @@ from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_l
 from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
+_CACHED: list[Any] = []
+"""The dtype of each block that caches."""
 
-__all__ = ["Autocast", "autocast"]
+_CACHE_LOCK = threading.RLock()
 
 
 def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
@@ -160,3 +162,22 @@ def _devices(module: Any) -> tuple[str, ...]:
     if not tensors:
         devices = {"cpu", torch._C._get_accelerator().type}
     return tuple(sorted(filter(torch.amp.is_autocast_available, devices)))
+
+
+@contextmanager
+def cached_dtypes(dtypes: Collection[Any]) -> Iterator[bool]:
+    """Tell whether torch may cache in a block that casts to these: no other dtype is cached.
+
+    torch's cache of cast tensors is one for all threads, and finds a cast by its source alone: a
+    second dtype would get the casts to the first.
+    """
+    with _CACHE_LOCK:
+        is_free = len({*dtypes, *_CACHED}) <= 1
+        if is_free:
+            _CACHED.extend(dtypes)
+    try:
+        yield is_free
+    finally:
+        with _CACHE_LOCK:
+            for dtype in dtypes if is_free else ():
+                _CACHED.remove(dtype)

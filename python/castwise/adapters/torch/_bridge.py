@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 torch: Any = require("torch")
 
-__all__ = ["from_numpy", "to_numpy"]
-
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
     """Return a numpy array that shares a tensor's memory: writing to one changes the other.
