@@ -20,8 +20,8 @@ from castwise.arrays.adapter_registry import (
     rebuilt,
 )
 
+# Values of no library with an adapter.
 _OTHERS = (None, 1.5, "text", b"bytes", [1.0], {"a": 1.0}, np.ones(2), object())
-"""Values of no library with an adapter."""
 
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {},

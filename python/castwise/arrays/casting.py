@@ -25,8 +25,8 @@ from castwise.text.wording import check_switch
 Tree = TypeVar("Tree")
 Key = TypeVar("Key")
 
+# Options of `cast` that are about one array, and are refused for a tree.
 _OWN_RESULT = ("out", "report", "copy")
-"""Options of `cast` that are about one array, and are refused for a tree."""
 
 
 @overload

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from castwise._trees import is_node, is_registered
 from castwise.arrays.adapter_registry import array_adapter, elements_of
 
+# Methods that yield the columns of a frame: of polars, of pyarrow.
 _COLUMNS = ("iter_columns", "itercolumns")
-"""Methods that yield the columns of a frame: of polars, of pyarrow."""
 
+# Methods that tell which elements are null, with those that leave these out: of polars and of
+# pyarrow; of pandas.
 _NULLS = {"is_null": ("drop_nulls", "drop_null"), "isna": ("dropna",)}
-"""Methods that tell which elements are null, with those that leave these out: of polars and of
-pyarrow; of pandas."""
 
 
 def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
@@ -112,8 +112,8 @@ def _may_have_nulls(x: Any) -> bool:  # noqa: ANN401
     return not (is_nan and getattr(dtype, "kind", None) in ("f", "c"))
 
 
+# What numpy reads an array by; others are buffers.
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
-"""What numpy reads an array by; others are buffers."""
 
 _BUFFERS = (memoryview, array)
 _NO_ARRAYS = (type, str, bytes, bytearray, range)

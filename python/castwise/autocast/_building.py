@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 from castwise.autocast._holder import Holder
 from castwise.autocast._scope import Frame, current, enter, leave
 
+# The locks of layers that are being built, by identity: attributes would be copied and pickled.
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The locks of layers that are being built, by identity: attributes would be copied and pickled."""
 
 _of_locks = threading.Lock()
 

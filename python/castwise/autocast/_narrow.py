@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo
 from castwise._floating import is_floating
 
-_USER_DTYPE = 2
-"""`dtype.isbuiltin` of dtypes that other packages have registered."""
+_USER_DTYPE = 2  # `dtype.isbuiltin` of dtypes that other packages have registered
 
 # numpy has the last two from 2.2 on.
 _OF_SUMS = tuple(
@@ -31,11 +30,10 @@ _OF_SUMS = tuple(
 _STEPWISE = ("reduce", "accumulate", "reduceat")
 """Ufuncs and methods of ufuncs that are computed in float32: of several steps, or with a BLAS."""
 
-_INTEGER_OPERAND = (np.ldexp,)
-"""Ufuncs of a float and an integer."""
+_INTEGER_OPERAND = (np.ldexp,)  # ufuncs of a float and an integer
 
+# Methods that do not call `NarrowArray.__array_function__`, as numpy's functions do.
 _METHODS = ("argpartition", "argsort", "dot", "mean", "searchsorted", "std", "var")
-"""Methods that do not call `NarrowArray.__array_function__`, as numpy's functions do."""
 
 # numpy's functions that move or copy elements, but do not compute with them.
 _VIEWS = """
@@ -53,6 +51,9 @@ _DESCRIBES = """
     min_scalar_type ndim result_type save savetxt savez savez_compressed shape shares_memory size
 """
 
+# Functions whose results are views of an argument, copies of its elements, or without elements, and
+# functions that write elements into an argument. Those that join arrays are not among them: numpy
+# has no common dtype of a narrow float and a 64-bit integer.
 _MOVES = frozenset(
     getattr(np, name)
     for names in (_VIEWS, _COPIES, _WRITES, _DESCRIBES)
@@ -64,12 +65,9 @@ _MOVES = frozenset(
     np.linalg.diagonal,
     np.linalg.matrix_transpose,
 }
-"""Functions whose results are views of an argument, copies of its elements, or without elements,
-and functions that write elements into an argument. Those that join arrays are not among them: numpy
-has no common dtype of a narrow float and a 64-bit integer."""
 
+# Classes of arrays that become a `NarrowArray`; other subclasses have their own rules.
 _WITHOUT_RULES = frozenset((np.ndarray, np.memmap))
-"""Classes of arrays that become a `NarrowArray`; other subclasses have their own rules."""
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:

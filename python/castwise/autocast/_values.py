@@ -21,8 +21,7 @@ from castwise.environment.defaults import floatx
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-_SHOWN = 8
-"""Messages show arrays of up to this many elements."""
+_SHOWN = 8  # messages show arrays of up to this many elements
 
 Shape: TypeAlias = tuple[int, ...]
 Initializer: TypeAlias = Callable[..., Any]

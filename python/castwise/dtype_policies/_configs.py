@@ -35,8 +35,7 @@ CLASSES: dict[str, type[DTypePolicy]] = {
 OTHER_LIBRARIES: list[Callable[[Any], DTypePolicy | None]] = []
 """Functions by which adapters convert other libraries' policies; they return None for all else."""
 
-_OLDER_NAMES = {"Policy": DTypePolicy}
-"""TF 2's names of classes in configs."""
+_OLDER_NAMES = {"Policy": DTypePolicy}  # TF 2's names of classes in configs
 
 
 def policy_named(name: str) -> DTypePolicy:

@@ -200,11 +200,10 @@ def policy_scope(policy: Policy | str | None) -> Iterator[None]:
         _in_force["policy"] = previous
 
 
+# TensorFlow's names of Python's types, which differ from Keras 3's.
 _PYTHON_TYPES: dict[Any, str] = {float: "float32", bool: "bool", object: "string"}
-"""TensorFlow's names of Python's types, which differ from Keras 3's."""
 
-_TEXT_KINDS = "OSU"
-"""The kinds of numpy's dtypes that are strings in TensorFlow."""
+_TEXT_KINDS = "OSU"  # the kinds of numpy's dtypes that are strings in TensorFlow
 
 
 def get_policy(identifier: object) -> Policy:

@@ -27,8 +27,7 @@ from castwise.loss_scale._array_steps import next_scale
 
 Tree = TypeVar("Tree")
 
-_MODULE = "castwise.compat.jmp"
-"""Where users find the classes, and pickles."""
+_MODULE = "castwise.compat.jmp"  # where users find the classes, and pickles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,8 +250,8 @@ def register() -> None:
     _register_if_imported()
 
 
+# The module of jax in which the classes are registered; a process may import another.
 _REGISTERED: list[Any] = []
-"""The module of jax in which the classes are registered; a process may import another."""
 _REGISTERING = threading.Lock()
 
 

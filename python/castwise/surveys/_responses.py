@@ -23,24 +23,21 @@ from castwise.quantization.producers.schemes import find_scheme
 DEPTHS = 40
 """Binades below that of the maximum in which errors are told apart."""
 
-_POINTS = 64
-"""Representatives of a binade."""
+_POINTS = 64  # representatives of a binade
 
 MAXIMA = 64
 """Parts of a binade of maxima that errors are known for."""
 
-_WIDTH = 32
-"""Elements of a row that is a block itself."""
+_WIDTH = 32  # elements of a row that is a block itself
 
 _Table = NDArray[np.float64]
 
+# Rates at which a density falls across a binade, the mean of squares rising.
 _TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
-"""Rates at which a density falls across a binade, the mean of squares rising."""
 
 _NEWTON_STEPS = 8
 
-_STEEPEST = 60.0
-"""A density falls by at most so many times e across a binade."""
+_STEEPEST = 60.0  # a density falls by at most so many times e across a binade
 
 
 class Response(NamedTuple):
@@ -174,12 +171,12 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     )
 
 
+# Schemes whose blocks have several rows, and those that do the same to a row.
 _AS_ROWS: dict[SchemeName, SchemeName] = {
     "fp8_tensor": "fp8_channel",
     "int8_tensor": "int8_channel",
     "fp8_block": "fp8_channel",
 }
-"""Schemes whose blocks have several rows, and those that do the same to a row."""
 
 
 def _requantize(

@@ -20,14 +20,13 @@ from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.surveys._responses import DEPTHS, densities, spread_points
 from castwise.surveys._tables import Blocks
 
+# Elements that are drawn. Noise of so many differs by about 2 % between two draws.
 _ELEMENTS = 1 << 14
-"""Elements that are drawn. Noise of so many differs by about 2 % between two draws."""
 
-_POINTS = 32
-"""Representatives of a binade."""
+_POINTS = 32  # representatives of a binade
 
+# Elements of a block that is a row, at most: of more, the choice of a scale differs by little.
 _WIDEST = 1 << 10
-"""Elements of a block that is a row, at most: of more, the choice of a scale differs by little."""
 
 
 def loss_ratios(

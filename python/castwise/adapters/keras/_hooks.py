@@ -16,9 +16,9 @@ from castwise.environment.frameworks import require
 
 Original = Callable[..., Any]
 
+# Keras' global attribute with the last policy in force: castwise's, Keras', and whether castwise
+# took it from Keras.
 _KNOWN = "castwise_dtype_policy"
-"""Keras' global attribute with the last policy in force: castwise's, Keras', and whether castwise
-took it from Keras."""
 
 
 def _keras_state() -> Any:

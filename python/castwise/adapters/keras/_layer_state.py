@@ -11,8 +11,8 @@ from castwise.adapters.keras._input_casts import to_tensor
 from castwise.environment.frameworks import require
 from castwise.loss_scale._unscaling import all_finite
 
+# The attributes in which optimizers store values by the key of a variable.
 _BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_from_weight_decay")
-"""The attributes in which optimizers store values by the key of a variable."""
 
 
 def own_variables(layer: Any) -> list[Any]:

@@ -14,11 +14,10 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation
 from castwise.dtype_policies._configs import policy_named
 from castwise.dtype_policies._policy import plain_name
 
-_CALIBRATED = ("gptq", "awq")
-"""Modes of quantization that need a data set."""
+_CALIBRATED = ("gptq", "awq")  # modes of quantization that need a data set
 
+# What a class defines that can be quantized: a method up to Keras 3.15, a description since.
 _SUPPORT = {"quantize", "_quantization_geometry"}
-"""What a class defines that can be quantized: a method up to Keras 3.15, a description since."""
 
 
 @dataclass(frozen=True, slots=True)

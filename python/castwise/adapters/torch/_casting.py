@@ -329,6 +329,7 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     return wide.masked_fill(wide.abs() > row.max + half_step, torch.nan).to(target)
 
 
+# The options that are available on other devices.
 _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "copy": (True, False),
     "nan": ("keep",),
@@ -336,7 +337,6 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "overflow": ("ieee", "saturate"),
     "rounding": (None, "nearest-even"),
 }
-"""The options that are available on other devices."""
 
 
 def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:

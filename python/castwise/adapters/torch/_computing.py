@@ -64,8 +64,8 @@ def _refuse_several_in_threads(path: str, module: Any, computing: dict[str, Comp
         )
 
 
+# The name of the module within torch.compile's; inputs are cast in the inner one.
 _COMPILED = "_orig_mod"
-"""The name of the module within torch.compile's; inputs are cast in the inner one."""
 
 
 def _where(path: str) -> str:

@@ -170,11 +170,10 @@ class NameMap:
         return tuple(name.replace(".", "/") if self.has_slashes else name for name in names)
 
 
+# The names of what torch.compile, FSDP and checkpoint_wrapper wrap.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""The names of what torch.compile, FSDP and checkpoint_wrapper wrap."""
 
-_BESIDE = "n_averaged"
-"""The buffer of `torch.optim.swa_utils.AveragedModel` beside its module."""
+_BESIDE = "n_averaged"  # the buffer of `torch.optim.swa_utils.AveragedModel` beside its module
 
 
 def prefix_of(names: Iterable[str]) -> str:

@@ -15,14 +15,14 @@ from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale
 from castwise.loss_scale.keras import _arguments as arguments
 
+# How many variables precede the inner optimizer's: iteration, learning rate, counter, scale.
 _STATE_COUNT = 4
-"""How many variables precede the inner optimizer's: iteration, learning rate, counter, scale."""
 
+# Attributes for saving that Keras' optimizers inherit.
 _FOR_AUTHORS = (
     *("add_optimizer_variables", "add_variable", "add_variable_from_reference", "assign"),
     *("assign_add", "assign_sub", "exclude_from_weight_decay", "set_weights", "update_step"),
 )
-"""Attributes for saving that Keras' optimizers inherit."""
 
 
 class LossScaleOptimizer(ArrayOptimizer):

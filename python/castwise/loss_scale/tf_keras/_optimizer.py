@@ -31,11 +31,11 @@ _FORWARDED = _HYPERPARAMETERS | {
 }
 """The attributes that tf_keras' wrappers forward: of legacy optimizers, and of new ones."""
 
+# The methods of optimizers that take a step, or part of one.
 _TRAINING = {
     *("aggregate_gradients", "apply", "compute_gradients", "get_gradients", "get_updates"),
     *("minimize", "step", "update_step"),
 }
-"""The methods of optimizers that take a step, or part of one."""
 
 
 class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_keras are registered
