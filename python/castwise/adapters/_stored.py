@@ -84,13 +84,13 @@ def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
     scale = options.pop("scale", None)
     scales = None if scale is None or np.ndim(scale) == 0 else np.broadcast_to(scale, array.shape)
     # Wrong options are refused before the first block is written.
-    report = _cast(np.empty((0,), array.dtype), target, {**options, "report": True})[1]
+    report = cast(np.empty((0,), array.dtype), target, **{**options, "report": True})[1]
 
     def blocks() -> Iterator[tuple[Any, Any]]:
         for place in _places(array, out):
             factor = scale if scales is None else scales[place]
             try:
-                yield place, _cast(array[place], target, {**options, "scale": factor})
+                yield place, cast(np.asarray(array[place]), target, scale=factor, **options)
             except (OverflowError, ValueError) as error:
                 raise type(error)(f"in the block {_index_text(place)}: {error}") from error
 
@@ -104,10 +104,6 @@ def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
             report += of_block
         out[place] = block.view(out.dtype) if out.dtype.kind == "V" else block
     return (out, report) if options.get("report") else out
-
-
-def _cast(block: Any, target: Any, options: dict[str, Any]) -> Any:
-    return cast(np.asarray(block), target, **options)
 
 
 def _target(dtype: Any, out: Any) -> Any:

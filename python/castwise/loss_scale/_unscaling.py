@@ -133,7 +133,9 @@ def _unscale(
 ) -> tuple[Any, bool, float]:
     _refuse_one_way("grads", grads)
     sources = trees.values(grads)
-    targets = sources if out is grads else None if out is None else _targets(grads, out)
+    targets = None if out is None else sources
+    if out is not None and out is not grads:
+        targets = [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
     results, finite, norm = unscale_arrays(
         lambda index: _path(grads, index), sources, targets, dtype, scale, **options
     )
@@ -141,10 +143,6 @@ def _unscale(
         return out, finite, norm
     arrays = map(moved_as, results, sources)
     return trees.replace(grads, arrays), finite, norm
-
-
-def _targets(grads: object, out: object) -> list[Any]:
-    return [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
 
 
 def _refuse_one_way(argument: str, tree: object) -> None:

@@ -261,15 +261,11 @@ class _Totals:
         self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
         self.signal = self.noise = 0.0
 
+    @np.errstate(over="ignore", invalid="ignore")  # beyond the range of float64
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         """Cast values; those that are exact are held by the format, whatever represents them."""
-        with np.errstate(over="ignore", invalid="ignore"):  # beyond the range of float64
-            self._add(values, values * self._scale, weights, exact)
-
-    def _add(
-        self, values: _Column, products: _Column, weights: _Column, exact: NDArray[np.bool_]
-    ) -> None:
         info, target = self._info, self._info.dtype
+        products = values * self._scale
         results_of_cast = _core.cast(
             values,
             info.name if target is None else target,

@@ -56,17 +56,13 @@ def loss_ratios(
     losses = np.zeros((2, 2))
     for table in tables:
         if len(table.blocks):
-            blocks, weights = _draw(table, _width(table, count, scheme))
+            width = scheme.block[1] or min(-(-count // int(table.blocks.sum())), _WIDEST)
+            blocks, weights = _draw(table, width)
             for place, choice in enumerate((scales, "amax")):
                 form = {"scheme": scheme.name, "recipe": recipe, "scales": choice}
                 losses[place] += _losses(blocks, largest, dtype, **form) @ weights
     noise, zeros = np.divide(losses[0], losses[1], out=np.ones(2), where=losses[1] > 0)
     return float(noise), float(zeros)
-
-
-def _width(table: Blocks, count: int, scheme: Scheme) -> int:
-    """Return the elements of a drawn block."""
-    return scheme.block[1] or min(-(-count // int(table.blocks.sum())), _WIDEST)
 
 
 def _losses(

@@ -57,7 +57,8 @@ def _walk(layer: Any, path: str, full: str, ids: set[int]) -> Iterator[PlacedLay
     yield PlacedLayer(
         path, tuple(longer_path for longer_path in longer if len(longer_path) > len(path)), layer
     )
-    children = [child for child in layer._layers if not _is_input(child)]
+    input_layer = require("keras").layers.InputLayer
+    children = [child for child in layer._layers if not isinstance(child, input_layer)]
     prefix = _prefix(layer, path, children)
     above = "" if _is_functional(layer) else f"{full}/"
     for child in children:
@@ -77,10 +78,6 @@ def _prefix(layer: Any, path: str, children: list[Any]) -> str:
         if child.path and f"/{child.path}".endswith(f"/{child.name}"):
             return str(child.path).removesuffix(child.name)
     return "" if _is_functional(layer) else f"{path}/"
-
-
-def _is_input(layer: Any) -> bool:
-    return isinstance(layer, require("keras").layers.InputLayer)
 
 
 def _is_functional(layer: Any) -> bool:
@@ -109,7 +106,16 @@ def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Match
     layer; or all layers are built, and no key matches any.
     """
     all_paths = policy_map.explain(path for place in layers for path in (place.path, *place.longer))
-    paths = [_lookup(policy_map, place, all_paths) for place in layers]
+    paths, shortened = [], {}
+    for place in layers:
+        candidates = (place.path, *place.longer)
+        matched = {
+            path: all_paths.paths[path].key for path in candidates if all_paths.paths[path].matches
+        }
+        _refuse_several(policy_map, place, matched)
+        paths.append(next(iter(matched), place.path))
+        if place.longer and [*matched] == [place.path]:
+            shortened[place.path] = place.longer[0]
     explanation = policy_map.explain(paths)
     _refuse_ambiguous(explanation)
     reasons = tuple(_reasons(policy_map, explanation, layers))
@@ -120,37 +126,25 @@ def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Match
         explanation,
         [(path, place.layer) for path, place in pairs],
         {place.path: path for path, place in pairs if path != place.path},
-        {path: place.longer[0] for path, place in pairs if _matches_only(place, path, all_paths)},
+        shortened,
         reasons,
     )
 
 
-def _lookup(policy_map: DTypePolicyMap, entry: PlacedLayer, all_paths: Explanation) -> str:
-    """Return the path of a layer that a key matches; its own if none does."""
-    paths_with_match = [
-        path for path in (entry.path, *entry.longer) if all_paths.paths[path].matches
-    ]
-    keys: dict[str | None, str] = {}
-    for path in paths_with_match:
-        keys.setdefault(all_paths.paths[path].key, path)
-    if len(keys) > 1 and policy_map.on_overlap == "raise" and None not in keys:
-        pairs = " and ".join(f"{path!r} by {key!r}" for key, path in keys.items())
+def _refuse_several(
+    policy_map: DTypePolicyMap, place: PlacedLayer, matched: dict[str, str | None]
+) -> None:
+    """Refuse a layer of which different keys match different paths."""
+    paths: dict[str | None, str] = {}
+    for path, key in matched.items():
+        paths.setdefault(key, path)
+    if len(paths) > 1 and policy_map.on_overlap == "raise" and None not in paths:
+        pairs = " and ".join(f"{path!r} by {key!r}" for key, path in paths.items())
         raise ValueError(
-            f"the layer {entry.path!r} is matched under two of its paths, {pairs}: it has the "
+            f"the layer {place.path!r} is matched under two of its paths, {pairs}: it has the "
             "longer one where its model is not loaded from a config; nothing was changed. "
             'Make the keys disjoint, or use on_overlap="first" for that of its present path'
         )
-    return paths_with_match[0] if paths_with_match else entry.path
-
-
-def _matches_only(entry: PlacedLayer, path: str, all_paths: Explanation) -> bool:
-    """Tell whether keys match the path of a layer, and none of its longer ones."""
-    paths_with_match = [
-        layer_path
-        for layer_path in (entry.path, *entry.longer)
-        if all_paths.paths[layer_path].matches
-    ]
-    return bool(entry.longer) and paths_with_match == [path] == [entry.path]
 
 
 def _refuse_ambiguous(explanation: Explanation) -> None:

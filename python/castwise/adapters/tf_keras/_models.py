@@ -154,7 +154,7 @@ class _Cloner:
     def clone(self, model: Any, prefix: str) -> Any:
         """Copy a model, whose layers have paths that begin with `prefix`."""
         path = prefix.removesuffix("/") or model.name
-        if not _can_be_cloned(model):
+        if not (model._is_graph_network or isinstance(model, require("tf_keras").Sequential)):
             raise ValueError(
                 f"{path!r} is a subclassed model, which cannot be copied; make it under "
                 "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
@@ -227,10 +227,6 @@ class _Cloner:
         if before is not None and before != policy.name:
             self.changes[path] = before, policy.name
         return policy
-
-
-def _can_be_cloned(model: Any) -> bool:
-    return bool(model._is_graph_network or isinstance(model, require("tf_keras").Sequential))
 
 
 def _check_model(model: Any) -> None:

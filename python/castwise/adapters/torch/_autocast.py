@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from castwise.adapters.torch._bridge import dtype_name
-from castwise.adapters.torch._checkpointing import followed_checkpoints
+from castwise.adapters.torch._checkpointing import FollowedCheckpoints
 from castwise.adapters.torch._computing import Computing, compute_dtypes
 from castwise.adapters.torch._in_force import (
     AUTOCAST_DTYPES,
@@ -126,7 +126,7 @@ class Autocast:
             # As in one `with` of torch's: its cache lasts for all calls of the block.
             for device, dtype, is_on in states:
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=is_on))
-            stack.enter_context(followed_checkpoints())
+            stack.enter_context(FollowedCheckpoints())
             stack.enter_context(use_force(self._force(devices, caches)))
             self._blocks.__dict__.setdefault("stacks", []).append(stack.pop_all())
         return self
