@@ -20,8 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Leaf: TypeAlias = tuple[str, Any]
-"""A leaf with its path."""
+Leaf: TypeAlias = tuple[str, Any]  # a leaf with its path
 
 
 # The most common first, because `isinstance` of an abstract class is slow.

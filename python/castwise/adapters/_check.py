@@ -35,8 +35,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 )
 _REFUSALS = (TypeError, ValueError, OverflowError)
 
-Fault = tuple[str, str]
-"""The name of a method, and the promise that it broke."""
+Fault = tuple[str, str]  # the name of a method, and the promise that it broke
 
 
 def check(adapter: Adapter | type[Adapter], sample: object) -> None:

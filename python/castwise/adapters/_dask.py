@@ -89,5 +89,4 @@ def _check(options: dict[str, Any]) -> None:
             )
 
 
-ADAPTER = DaskAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = DaskAdapter()  # `castwise` names this object in the registry of adapters

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo
 from castwise.arrays.adapter_registry import Adapter
 
-BLOCK = 1 << 23
-"""The bytes of a block of the source, unless a chunk is larger."""
+BLOCK = 1 << 23  # the bytes of a block of the source, unless a chunk is larger
 
 _CLASSES = (("h5py", "Dataset"), ("zarr", "Array"))
 
@@ -151,5 +150,4 @@ def _index_text(place: tuple[slice, ...]) -> str:
     return "[" + ", ".join(f"{part.start}:{part.stop}" for part in place) + "]"
 
 
-ADAPTER = StoredArrayAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = StoredArrayAdapter()  # `castwise` names this object in the registry of adapters

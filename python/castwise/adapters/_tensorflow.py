@@ -97,5 +97,4 @@ def _target(dtype: Any) -> np.dtype[Any]:
     raise TypeError(f"dtype={row.name!r} is not a dtype that TensorFlow has; choose another.")
 
 
-ADAPTER = TensorFlowAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = TensorFlowAdapter()  # `castwise` names this object in the registry of adapters

@@ -25,8 +25,8 @@ _PAIR = 2
 GROUP = "castwise.adapters"
 """The group of entry points by which packages offer adapters."""
 
+# The modules of castwise's own adapters, by the library of each; `castwise` puts them here.
 BUILT_IN: dict[str, str] = {}
-"""The modules of castwise's own adapters, by the library of each; `castwise` puts them here."""
 
 # Modules whose classes have no adapter, so that none is searched for.
 _WITHOUT = frozenset({"builtins", "numpy", "ml_dtypes", "collections", "abc", "typing"})

@@ -198,14 +198,14 @@ class Walk:
     targets: DtypeMap
     only_floating: bool
     options: Mapping[str, Any]
+    # Each array that was cast, with its result, by identity and target. The reference to the array
+    # keeps its identity from being used again.
     casts: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
-    """Each array that was cast, with its result, by identity and target. The reference to the array
-    keeps its identity from being used again."""
     paths: list[str] = dataclasses.field(default_factory=list)
     """Those of the arrays."""
     casters: dict[np.dtype[Any], Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+    # The keys of the map that matched one.
     keys_used: set[str] = dataclasses.field(default_factory=set)
-    """The keys of the map that matched one."""
 
     def __post_init__(self) -> None:
         """Refuse what is not a bool."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from castwise._core import CastReport, Comparison, cast, compare, finfo
 
-Piece = tuple[NDArray[Any], NDArray[Any], int]
-"""Elements of two tensors, and where they begin."""
+Piece = tuple[NDArray[Any], NDArray[Any], int]  # elements of two tensors, and where they begin
 
 Elements = Any
 """Elements by their place: an array, or a mapping of some."""

@@ -153,12 +153,12 @@ def _fans(shape: Shape) -> tuple[int, int]:
     return (shape[0],) * 2 if len(shape) == 1 else (around * shape[-2], around * shape[-1])
 
 
+# The names that may be given. Random ones draw from numpy's global generator, which
+# `numpy.random.seed` sets.
 NAMED: dict[str, Initializer] = {
     function.__name__: function
     for function in (zeros, ones, random_normal, random_uniform, glorot_uniform, he_normal)
 }
-"""The names that may be given. Random ones draw from numpy's global generator, which
-`numpy.random.seed` sets."""
 
 
 def initializer_of(identifier: object) -> Initializer | None:

@@ -30,7 +30,6 @@ from castwise.text.brief import brief_fields
 from castwise.text.plain import plain_fields
 
 _POINTS = 256  # representatives of a binade
-
 _GRID_BITS = 8  # significands of at most so many bits are represented by all of them
 
 _WEIGHT_DTYPES = sorted(

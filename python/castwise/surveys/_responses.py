@@ -20,14 +20,9 @@ from castwise.quantization import dequantize
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.schemes import find_scheme
 
-DEPTHS = 40
-"""Binades below that of the maximum in which errors are told apart."""
-
+DEPTHS = 40  # binades below that of the maximum in which errors are told apart
 _POINTS = 64  # representatives of a binade
-
-MAXIMA = 64
-"""Parts of a binade of maxima that errors are known for."""
-
+MAXIMA = 64  # parts of a binade of maxima that errors are known for
 _WIDTH = 32  # elements of a row that is a block itself
 
 _Table = NDArray[np.float64]

@@ -241,5 +241,4 @@ class JaxAdapter(Adapter):
         return cast(array, dtype, **options)
 
 
-ADAPTER = JaxAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = JaxAdapter()  # `castwise` names this object in the registry of adapters

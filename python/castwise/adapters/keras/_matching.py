@@ -14,10 +14,9 @@ from castwise.environment.frameworks import require
 class PlacedLayer(NamedTuple):
     """A layer, and the paths under which a map may know it."""
 
-    path: str
-    """Keras' path, or the one that it would set."""
+    path: str  # Keras' path, or the one that it would set
+    # The paths with more of the names of the models and layers that hold it, longest first.
     longer: tuple[str, ...]
-    """The paths with more of the names of the models and layers that hold it, longest first."""
     layer: Any
 
     @property

@@ -421,5 +421,4 @@ class TorchAdapter(Adapter):
         return None
 
 
-ADAPTER = TorchAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = TorchAdapter()  # `castwise` names this object in the registry of adapters

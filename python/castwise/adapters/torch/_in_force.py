@@ -13,21 +13,20 @@ from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 
+# The dtypes that `torch.autocast` has on every device.
 AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
-"""The dtypes that `torch.autocast` has on every device."""
 
+# The dtypes in which torch computes; others it only stores.
 COMPUTE_DTYPES = (*AUTOCAST_DTYPES, torch.float32, torch.float64)
-"""The dtypes in which torch computes; others it only stores."""
 
 
 class Region(NamedTuple):
     """How a module computes: what its calls give to `torch.autocast`."""
 
+    # In another dtype than `AUTOCAST_DTYPES`, torch's autocast is off and inputs are cast up.
     dtype: Any
-    """In another dtype than `AUTOCAST_DTYPES`, torch's autocast is off and inputs are cast up."""
     devices: tuple[str, ...]
-    caches: bool
-    """Whether torch may keep the weights that it casts."""
+    caches: bool  # whether torch may keep the weights that it casts
 
 
 class Force:

@@ -14,8 +14,8 @@ from castwise.loss_scale._optimizer import inner_config
 from castwise.loss_scale.tf_keras._loss_scales import FixedLossScale, deserialize
 from castwise.text.argument_names import rename_arguments
 
+# The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it.
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
-"""The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it."""
 
 
 def is_of_tf_keras(optimizer: Any) -> bool:

@@ -36,8 +36,7 @@ __all__ = [
 
 _LOGGER = logging.getLogger(__name__)
 
-AUTOMATIC = "auto"
-"""The argument for the loss scale that the policy's name implies."""
+AUTOMATIC = "auto"  # the argument for the loss scale that the policy's name implies
 
 set_policy = set_global_policy
 
