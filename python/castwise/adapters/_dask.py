@@ -47,6 +47,7 @@ class DaskAdapter(Adapter):
         target = cast(np.empty((0,) * array.ndim, array.dtype), dtype, **options).dtype
         if options.pop("copy", True) is False and target == array.dtype and scale is None:
             return array
+        # dask itself casts chunks in parallel.
         options = {"threads": 1, **options}
         meta = cast(array._meta, target)
         if scale is None:

@@ -82,7 +82,7 @@ class Builder(Holder):
         """Call a `build` once; after an error, forget the weights that it made."""
         outer = current()
         with _one_at_a_time(self), self._locate(outer):
-            count = len(self._variables)
+            count = len(self._variables)  # of those made in `__init__`, which stay
             frame = enter(outer.scope, self._path or "", outer.in_call)
             self._building = True
             try:

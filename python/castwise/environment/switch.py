@@ -19,7 +19,7 @@ class Switch:
         self._turn_on = turn_on
         self._undo: Callable[[], object] | None = None
         self._calls = 0
-        self._epoch = 0
+        self._epoch = 0  # of calls that `turn_off` has not taken back yet
         self._renew_lock()
         if hasattr(os, "register_at_fork"):
             # A thread that held the lock does not exist in the child.

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from castwise import _trees as trees
 from castwise._core import arrays_finite, unscale_arrays
 from castwise.arrays.adapter_registry import moved_as
+from castwise.loss_scale._arithmetic import reciprocal, times
 
 Tree = TypeVar("Tree")
 
@@ -119,13 +120,19 @@ def unscale(
     return (tree, finite, total_norm) if norm else (tree, finite)
 
 
-def unscale_as_originals(grads: Tree, scale: float, out: object) -> tuple[Tree, bool]:
-    """Unscale; also float64 gradients are multiplied by the reciprocal in float32.
+def unscale_in_place(grads: list[list[Any]], scale: float) -> bool:
+    """Divide as torch.amp.GradScaler: also float64 gradients by the reciprocal in float32.
 
-    torch.amp.GradScaler and TensorFlow's LossScaleOptimizer do the same.
+    Tells whether all were finite. 0 and infinity have IEEE's reciprocals.
     """
-    tree, finite, _ = _unscale(grads, scale, out, single=True)
-    return tree, finite
+    inverse = reciprocal(scale)
+    if np.isfinite(scale) and np.isfinite(inverse):
+        _, finite, _ = _unscale(grads, scale, grads, single=True)
+        return finite
+    finite = all_finite(grads)
+    for grad in trees.values(grads):
+        grad[...] = times(grad, inverse)
+    return finite
 
 
 def _unscale(

@@ -112,6 +112,7 @@ def densities(
         mean = (weights * squares).sum(axis=1, keepdims=True)
         mean_step = (weights * steps).sum(axis=1, keepdims=True)
         slope = (weights * squares * (steps - mean_step)).sum(axis=1, keepdims=True)
+        # Points that are all alike have no slope; far from the root, a step would overshoot.
         change = (mean - mean_squares[:, None]) / np.maximum(slope, 1e-9)
         rate = np.clip(rate + np.clip(change, -8, 8), -_STEEPEST, _STEEPEST)
     return weights

@@ -91,6 +91,7 @@ def _draw(table: Blocks, width: int) -> tuple[NDArray[np.float64], NDArray[np.fl
     Half of them are drawn by the number of blocks with such a maximum, and half by its square, as
     few blocks may hold most of the noise.
     """
+    # The same blocks each time, so that equal surveys have equal predictions.
     draw, number = np.random.default_rng(0), max(_ELEMENTS // width, 1)
     numbers = table.blocks.astype(float)
     squares = numbers * np.exp2(2.0 * (table.eighths // 8 - table.eighths[-1] // 8))

@@ -160,6 +160,7 @@ class _Cloner:
                 "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
             )
         clone = self._clone(model, prefix)
+        # The config of a model of layers has no policy of the model's own.
         clone._set_dtype_policy(self._decide(path, model.dtype_policy.name))
         return clone
 
