@@ -16,12 +16,12 @@ from castwise.autocast._values import automatic_name, check_name, checked_shape,
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
 
+# What arguments of Keras' layers are called that ask for nothing if they are None.
 _OF_KERAS = (
     *("activity_regularizer", "input_shape", "input_dim", "batch_input_shape", "batch_size"),
     *("weights", "implementation", "quantization_config", "lora_rank", "lora_alpha"),
 )
 _ENDS_OF_KERAS = ("_regularizer", "_constraint")
-"""What arguments of Keras' layers are called that ask for nothing if they are None."""
 
 _RULES: dict[str, KerasRules | TfKerasRules] = {"keras": KerasRules(), "tf_keras": TfKerasRules()}
 

@@ -49,9 +49,9 @@ _NARROW = 1.25  # magnitudes that are closer to each other lie in few steps of a
 # Significands of so few bits meet the codes of a scheme, or fall between them, all at once.
 _FEW_BITS = 4
 
+# Magnitudes whose scales, and the scales' exponents, are within the range of their formats.
 _LEAST_LARGEST = {"float16": 2.0**-8}
 _LEAST_OF_ANY, _MOST_OF_ANY = 2.0**-110, 2.0**120
-"""Magnitudes whose scales, and the scales' exponents, are within the range of their formats."""
 
 # From how many elements a block in the binade of its maximum, whose mean square is such a share of
 # the maximum's, they have no density that is known: of all that are normal it is below 0.8.

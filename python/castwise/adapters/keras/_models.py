@@ -14,9 +14,9 @@ from castwise.adapters.keras._report import AppliedPolicies
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.environment.frameworks import require
 
+# Why a layer was not quantized, in the words of Keras 3.16's `QuantizationReport`.
 _NO_SUPPORT = "no quantize support"
 _ALREADY_QUANTIZED = "already quantized"
-"""Why a layer was not quantized, in the words of Keras 3.16's `QuantizationReport`."""
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:

@@ -24,13 +24,13 @@ from castwise.loss_scale.tf_keras._arguments import (
 
 _LOGGER = logging.getLogger("castwise.compat.tf_keras.mixed_precision")
 
+# The attributes that tf_keras' wrappers forward: of legacy optimizers, and of new ones.
 _HYPERPARAMETERS = {"beta", "beta_1", "beta_2", "decay", "learning_rate_power", "momentum", "rho"}
 _FORWARDED = _HYPERPARAMETERS | {
     *("add_slot", "clipnorm", "clipvalue", "get_slot", "get_slot_names", "get_weights"),
     *("global_clipnorm", "set_weights", "variables", "weights"),
     *("build", "ema_momentum", "finalize_variable_values", "use_ema"),
 }
-"""The attributes that tf_keras' wrappers forward: of legacy optimizers, and of new ones."""
 
 # The methods of optimizers that take a step, or part of one.
 _TRAINING = {
