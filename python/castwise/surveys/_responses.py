@@ -31,7 +31,6 @@ _Table = NDArray[np.float64]
 _TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
 
 _NEWTON_STEPS = 8
-
 _STEEPEST = 60.0  # a density falls by at most so many times e across a binade
 
 

@@ -31,9 +31,11 @@ from castwise.adapters.torch._plan import (
 from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
-_CACHED: list[Any] = []
-"""The dtype of each block that caches."""
 
+# The name of the module within torch.compile's; inputs are cast in the inner one.
+_COMPILED = "_orig_mod"
+
+_CACHED: list[Any] = []  # the dtype of each block that caches
 _CACHE_LOCK = threading.RLock()
 
 
@@ -242,10 +244,6 @@ def _refuse_several_in_threads(path: str, module: Any, computing: dict[str, Comp
             f"{' and '.join(map(dtype_name, dtypes))}; give one dtype for all of it, or use "
             "torch.nn.parallel.DistributedDataParallel."
         )
-
-
-# The name of the module within torch.compile's; inputs are cast in the inner one.
-_COMPILED = "_orig_mod"
 
 
 def _where(path: str) -> str:

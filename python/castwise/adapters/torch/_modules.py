@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 torch: Any = require("torch")
+
 State = TypeVar("State")
 
 
