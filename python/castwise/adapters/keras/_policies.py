@@ -157,7 +157,7 @@ class MapView(CastwisePolicy):
     path, gets where its path is known before.
     """
 
-    def __init__(self, castwise_policy: DTypePolicyMap, until_built: Any = None) -> None:
+    def __init__(self, castwise_policy: DTypePolicyMap, until_built: Any) -> None:
         self.castwise_policy = castwise_policy
         self._until_built = until_built
         self._keras_policies: dict[int, tuple[DTypePolicy, Any]] = {}

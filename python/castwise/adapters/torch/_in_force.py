@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from castwise._trees import is_node, map_leaves
@@ -29,22 +30,16 @@ class Region(NamedTuple):
     caches: bool  # whether torch may keep the weights that it casts
 
 
+@dataclass(eq=False)
 class Force:
     """The regions in force in a thread; torch.compile reads it, and guards what it read."""
 
-    def __init__(
-        self,
-        modules: Sequence[Any],  # those of the regions
-        regions: Mapping[int, Region],  # each by the identity of its module
-        running: Any = None,  # the dtype of the innermost region that runs; None outside of all
-        # Whether it is in force in backward: it was noted for calls there, or began there. Other
-        # calls in backward are those that began outside of any autocast.
-        in_backward: bool = False,
-    ) -> None:
-        self.modules = modules
-        self.regions = regions
-        self.running = running
-        self.in_backward = in_backward
+    modules: Sequence[Any]  # those of the regions
+    regions: Mapping[int, Region]  # each by the identity of its module
+    running: Any = None  # the dtype of the innermost region that runs; None outside of all
+    # Whether it is in force in backward: it was noted for calls there, or began there. Other
+    # calls in backward are those that began outside of any autocast.
+    in_backward: bool = False
 
     def note(self) -> Force:
         """Return what is in force now, for a call that may run again in backward."""
