@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     )
     from castwise.surveys import Survey, survey
 
+# Functions that people look for here, and the submodules that have them.
 _ELSEWHERE = {
     **dict.fromkeys(("dequantize", "quantize"), "quantization"),
     **dict.fromkeys(("advise", "cast_file", "diff", "inspect", "load", "save"), "checkpoint"),
     **dict.fromkeys(("dequantize_file", "quantize_file", "survey_file", "verify"), "checkpoint"),
 }
-"""Functions that people look for here, and the submodules that have them."""
 
 __all__ = [
     "CastReport",
@@ -100,7 +100,7 @@ adapter_registry.BUILT_IN.update(
     jax="castwise.adapters.jax._casting",
     jaxlib="castwise.adapters.jax._casting",
     tensorflow="castwise.adapters._tensorflow",
-    torch="castwise.adapters.torch._adapter",
+    torch="castwise.adapters.torch._casting",
     zarr="castwise.adapters._stored",
 )
 follow_environment()

@@ -20,16 +20,15 @@ import numpy as np
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Leaf: TypeAlias = tuple[str, Any]
-"""A leaf with its path."""
+Leaf: TypeAlias = tuple[str, Any]  # a leaf with its path
 
 
+# The most common first, because `isinstance` of an abstract class is slow.
 _NODES = (dict, list, tuple, Mapping)
-"""The most common first, because `isinstance` of an abstract class is slow."""
 
 
+# Modules whose classes are taken apart here, or not at all, whatever jax knows of them.
 _NEVER_REGISTERED = frozenset({"builtins", "collections", "numpy", "ml_dtypes"})
-"""Modules whose classes are taken apart here, or not at all, whatever jax knows of them."""
 
 
 def is_node(tree: object) -> bool:
@@ -75,8 +74,7 @@ def joined_keys(keys: tuple[Any, ...]) -> str:
     )
 
 
-_KEYS = ("key", "idx", "name")
-"""Where classes of jax hold one part of a path."""
+_KEYS = ("key", "idx", "name")  # where classes of jax hold one part of a path
 
 
 def leaves(tree: object) -> Iterator[Leaf]:

@@ -13,7 +13,7 @@ import numpy as np
 import peers
 import pytest
 from castwise.adapters.keras import from_keras, install, to_keras
-from castwise.adapters.keras._optimizers import optimizers_of
+from castwise.adapters.keras._layer_state import optimizers_of
 from castwise.adapters.keras._policies import matching_of
 from castwise.dtype_policies import (
     DTypePolicy,

@@ -11,7 +11,7 @@ import pytest
 import real_frameworks
 from castwise import DTypePolicyMap
 from castwise.adapters.torch import GradScaler, cast_state_dict, explain
-from castwise.adapters.torch._scaling import _divide_by_torch
+from castwise.adapters.torch._gradients import _divide_by_torch
 from castwise.compat import torch as compat
 
 torch = real_frameworks.torch()

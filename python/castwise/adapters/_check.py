@@ -20,10 +20,8 @@ from castwise.arrays.adapter_registry import (
     rebuilt,
 )
 
-__all__ = ["check"]
-
+# Values of no library with an adapter.
 _OTHERS = (None, 1.5, "text", b"bytes", [1.0], {"a": 1.0}, np.ones(2), object())
-"""Values of no library with an adapter."""
 
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -37,8 +35,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 )
 _REFUSALS = (TypeError, ValueError, OverflowError)
 
-Fault = tuple[str, str]
-"""The name of a method, and the promise that it broke."""
+Fault = tuple[str, str]  # the name of a method, and the promise that it broke
 
 
 def check(adapter: Adapter | type[Adapter], sample: object) -> None:

@@ -13,8 +13,6 @@ from castwise.arrays.adapter_registry import Adapter
 
 da: Any = importlib.import_module("dask.array")
 
-__all__ = ["ADAPTER", "DaskAdapter"]
-
 
 class DaskAdapter(Adapter):
     """Cast arrays of dask chunk by chunk, when they are computed."""
@@ -49,6 +47,7 @@ class DaskAdapter(Adapter):
         target = cast(np.empty((0,) * array.ndim, array.dtype), dtype, **options).dtype
         if options.pop("copy", True) is False and target == array.dtype and scale is None:
             return array
+        # dask itself casts chunks in parallel.
         options = {"threads": 1, **options}
         meta = cast(array._meta, target)
         if scale is None:
@@ -91,5 +90,4 @@ def _check(options: dict[str, Any]) -> None:
             )
 
 
-ADAPTER = DaskAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = DaskAdapter()  # `castwise` names this object in the registry of adapters

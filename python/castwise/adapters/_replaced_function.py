@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
+
+from castwise.environment.frameworks import require, tested_releases
 
 
 class ReplacedFunction:
@@ -59,6 +62,24 @@ class ReplacedFunction:
         else:
             self._function.__signature__ = self._signature
         # The hook stays in the module's namespace, for calls that run in other threads.
+
+
+@contextmanager
+def patched(library: str) -> Iterator[ExitStack]:
+    """Patch a library in a block, which tells the stack how to undo it.
+
+    RuntimeError: The library lacks something that the block patches; everything is undone.
+    """
+    module = require(library)
+    try:
+        with ExitStack() as undo:
+            yield undo
+    except (AttributeError, ImportError, KeyError, TypeError) as error:
+        raise RuntimeError(
+            f"The installed {library} {module.__version__} differs from those that castwise can "
+            f"patch ({error}), and was left as it was; install one of {library} "
+            f"{tested_releases(library)}."
+        ) from error
 
 
 def _relay(*args: Any, **kwargs: Any) -> Any:

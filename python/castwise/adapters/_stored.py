@@ -19,10 +19,7 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo
 from castwise.arrays.adapter_registry import Adapter
 
-__all__ = ["ADAPTER", "BLOCK", "StoredArrayAdapter"]
-
-BLOCK = 1 << 23
-"""The bytes of a block of the source, unless a chunk is larger."""
+BLOCK = 1 << 23  # the bytes of a block of the source, unless a chunk is larger
 
 _CLASSES = (("h5py", "Dataset"), ("zarr", "Array"))
 
@@ -86,13 +83,13 @@ def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
     scale = options.pop("scale", None)
     scales = None if scale is None or np.ndim(scale) == 0 else np.broadcast_to(scale, array.shape)
     # Wrong options are refused before the first block is written.
-    report = _cast(np.empty((0,), array.dtype), target, {**options, "report": True})[1]
+    report = cast(np.empty((0,), array.dtype), target, **{**options, "report": True})[1]
 
     def blocks() -> Iterator[tuple[Any, Any]]:
         for place in _places(array, out):
             factor = scale if scales is None else scales[place]
             try:
-                yield place, _cast(array[place], target, {**options, "scale": factor})
+                yield place, cast(np.asarray(array[place]), target, scale=factor, **options)
             except (OverflowError, ValueError) as error:
                 raise type(error)(f"in the block {_index_text(place)}: {error}") from error
 
@@ -106,10 +103,6 @@ def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
             report += of_block
         out[place] = block.view(out.dtype) if out.dtype.kind == "V" else block
     return (out, report) if options.get("report") else out
-
-
-def _cast(block: Any, target: Any, options: dict[str, Any]) -> Any:
-    return cast(np.asarray(block), target, **options)
 
 
 def _target(dtype: Any, out: Any) -> Any:
@@ -157,5 +150,4 @@ def _index_text(place: tuple[slice, ...]) -> str:
     return "[" + ", ".join(f"{part.start}:{part.stop}" for part in place) + "]"
 
 
-ADAPTER = StoredArrayAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = StoredArrayAdapter()  # `castwise` names this object in the registry of adapters

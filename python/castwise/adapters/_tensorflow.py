@@ -13,8 +13,6 @@ from castwise.arrays.adapter_registry import Adapter
 
 tf: Any = importlib.import_module("tensorflow")
 
-__all__ = ["ADAPTER", "TensorFlowAdapter"]
-
 
 class TensorFlowAdapter(Adapter):
     """Cast tensors, and the values of variables, on the host; tapes record the cast."""
@@ -99,5 +97,4 @@ def _target(dtype: Any) -> np.dtype[Any]:
     raise TypeError(f"dtype={row.name!r} is not a dtype that TensorFlow has; choose another.")
 
 
-ADAPTER = TensorFlowAdapter()
-"""`castwise` names this object in the registry of adapters."""
+ADAPTER = TensorFlowAdapter()  # `castwise` names this object in the registry of adapters

@@ -25,11 +25,11 @@ _PAIR = 2
 GROUP = "castwise.adapters"
 """The group of entry points by which packages offer adapters."""
 
+# The modules of castwise's own adapters, by the library of each; `castwise` puts them here.
 BUILT_IN: dict[str, str] = {}
-"""The modules of castwise's own adapters, by the library of each; `castwise` puts them here."""
 
+# Modules whose classes have no adapter, so that none is searched for.
 _WITHOUT = frozenset({"builtins", "numpy", "ml_dtypes", "collections", "abc", "typing"})
-"""Modules whose classes have no adapter, so that none is searched for."""
 
 
 class Adapter(ABC):
@@ -144,8 +144,8 @@ class Adapter(ABC):
 _adapters: dict[str, Adapter] = {}
 _adapters_by_predicate: list[tuple[Callable[[type], bool], Adapter]] = []
 """Asked in order, the newest first, for classes whose modules have no adapter."""
+# Replaced when an adapter is registered: what a search still under way finds goes to the old.
 _adapters_by_class: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()
-"""Replaced when an adapter is registered: what a search still under way finds goes to the old."""
 
 
 def register(module: str | Callable[[type], bool], adapter: Adapter | type[Adapter]) -> None:

@@ -17,8 +17,7 @@ from castwise._options import Role, TreeOptions
 from castwise._trees import map_leaves
 from castwise.arrays.adapter_registry import array_format, children_of, find, rebuilt
 from castwise.arrays.dtype_map import DtypeMap
-from castwise.arrays.leaves import array_dtype, is_rebuilt
-from castwise.arrays.seeding import tensor_seed
+from castwise.arrays.host_arrays import array_dtype, is_rebuilt
 from castwise.rendering.text import unused_lines
 from castwise.text.spelling import unused_patterns
 from castwise.text.wording import check_switch
@@ -26,8 +25,8 @@ from castwise.text.wording import check_switch
 Tree = TypeVar("Tree")
 Key = TypeVar("Key")
 
+# Options of `cast` that are about one array, and are refused for a tree.
 _OWN_RESULT = ("out", "report", "copy")
-"""Options of `cast` that are about one array, and are refused for a tree."""
 
 
 @overload
@@ -199,14 +198,14 @@ class Walk:
     targets: DtypeMap
     only_floating: bool
     options: Mapping[str, Any]
+    # Each array that was cast, with its result, by identity and target. The reference to the array
+    # keeps its identity from being used again.
     casts: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
-    """Each array that was cast, with its result, by identity and target. The reference to the array
-    keeps its identity from being used again."""
     paths: list[str] = dataclasses.field(default_factory=list)
     """Those of the arrays."""
     casters: dict[np.dtype[Any], Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+    # The keys of the map that matched one.
     keys_used: set[str] = dataclasses.field(default_factory=set)
-    """The keys of the map that matched one."""
 
     def __post_init__(self) -> None:
         """Refuse what is not a bool."""
@@ -279,3 +278,22 @@ class Walk:
         hits = {key: int(key in self.keys_used) for key, _ in self.targets.keys.items()}
         if lines := unused_lines(unused_patterns(hits, self.paths)):
             warnings.warn("\n".join(lines), UserWarning, stacklevel=stacklevel)
+
+
+def tensor_seed(seed: int, name: str) -> int:
+    """Return the seed of one array, from the common seed and the array's name or path.
+
+    A random number depends on the seed and the position of the element. With one seed for all
+    arrays, elements at the same position would always be rounded by the same random number.
+
+    Examples
+    --------
+    >>> castwise.checkpoint.tensor_seed(7, "fc.weight")
+    15331570836398896801
+
+    """
+    import hashlib  # noqa: PLC0415  (OpenSSL takes milliseconds, for `seed=` alone)
+
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
+    digest.update(seed.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")

@@ -34,15 +34,9 @@ from castwise.text.parsed_files import parsed_mapping, text_in
 from castwise.text.spelling import suggestion, typed_values
 from castwise.text.wording import about, argument, of_core, quote
 
-KEEP = "keep"
-"""The target of arrays that are not cast."""
-
-DEFAULT = "default"
-"""The key for floating arrays that no other key matches."""
-
-
-DTYPE, MAP, POLICY = "dtype", "map", "policy"
-"""What may decide for an array."""
+KEEP = "keep"  # the target of arrays that are not cast
+DEFAULT = "default"  # the key for floating arrays that no other key matches
+DTYPE, MAP, POLICY = "dtype", "map", "policy"  # what may decide for an array
 
 
 class Decision(NamedTuple):

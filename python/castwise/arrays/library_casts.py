@@ -17,14 +17,13 @@ from castwise._options import Like
 from castwise.arrays.recipe import Recipe
 from castwise.text.spelling import suggestion
 
-PLAIN = Recipe(rounding=None)
-"""A cast of castwise without options."""
+PLAIN = Recipe(rounding=None)  # a cast of castwise without options
 
+# The packages that `like=` takes for a library, beside its name.
 ALIASES: Mapping[Like, Like] = {"onnxruntime": "onnx"}
-"""The packages that `like=` takes for a library, beside its name."""
 
+# The options of `cast` that a library decides, or does not have.
 DECIDED = ("rounding", "overflow", "nan", "scale", "seed")
-"""The options of `cast` that a library decides, or does not have."""
 
 _TABLE = Path(__file__).with_name("library_casts.toml")
 _REFUSED_VALUE = re.compile(r".* at flat index \d+( is beyond the range of \w+)?")

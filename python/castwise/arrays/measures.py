@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from castwise._core import CastReport, Comparison, cast, compare, finfo
 
-Piece = tuple[NDArray[Any], NDArray[Any], int]
-"""Elements of two tensors, and where they begin."""
+Piece = tuple[NDArray[Any], NDArray[Any], int]  # elements of two tensors, and where they begin
 
 Elements = Any
 """Elements by their place: an array, or a mapping of some."""
@@ -54,7 +53,7 @@ class Measures:
         self._source, self._target = source, target
         self._tolerances = tolerances
         self._threads = threads
-        self._is_counted = is_counted
+        self.is_counted = is_counted
         kinds, bits = _kinds(source, target)
         self._complex = "complex" in kinds
         self.are_floats = kinds == ["float", "float"]
@@ -74,11 +73,6 @@ class Measures:
         self._report: CastReport | None = None
 
     @property
-    def is_counted(self) -> bool:
-        """True if differences are counted alone."""
-        return self._is_counted
-
-    @property
     def sqnr_db(self) -> float | None:
         """The ratio of signal and noise, of the numbers that are finite in both."""
         return None if self._report is None else self._report.sqnr_db
@@ -87,7 +81,7 @@ class Measures:
         self, source: NDArray[Any], result: NDArray[Any], *, threads: int | None = None
     ) -> Comparison:
         """Compare two pieces, for `add`."""
-        is_measured = not self._is_counted
+        is_measured = not self.is_counted
         return compare(source, result, measure=is_measured, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
@@ -134,7 +128,7 @@ class Measures:
             return
         self.different += comparison.different
         self._take_largest(comparison, source, result, start)
-        if self._source == self._target or self._is_counted:
+        if self._source == self._target or self.is_counted:
             self._take_ulps(comparison, start)
         elif self.max_ulp is not None:
             self._add_ulps(source, result, start)

@@ -94,23 +94,17 @@ class Recipe:
             result[...] = _flush(result)
         return result
 
-    def applied_with_report(
-        self, array: NDArray[Any], target: str, threads: int | None
-    ) -> tuple[NDArray[Any], CastReport]:
-        """Return what a recipe that `is_reported` makes of an array, and what that lost."""
-        if self.through is None:
-            result, report = cast(array, target, report=True, threads=threads, **self.options)
-            return result, report
-        step, report = self._step(array, report=True, threads=threads)
-        return cast(step, target, threads=threads), report
-
     def applied_fully(
         self, array: NDArray[Any], target: str, threads: int | None
     ) -> tuple[NDArray[Any], CastReport | None]:
         """Return what it makes of an array, with a report if that says all."""
-        if self.is_reported(target):
-            return self.applied_with_report(array, target, threads)
-        return self.applied(array, target, threads), None
+        if not self.is_reported(target):
+            return self.applied(array, target, threads), None
+        if self.through is not None:
+            step, report = self._step(array, report=True, threads=threads)
+            return cast(step, target, threads=threads), report
+        result, report = cast(array, target, report=True, threads=threads, **self.options)
+        return result, report
 
     def _step(self, array: NDArray[Any], **options: Any) -> Any:  # noqa: ANN401
         """Cast to the format that lies between."""

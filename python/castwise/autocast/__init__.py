@@ -4,11 +4,11 @@
 _layer           Layer: inputs, weights and call by a dtype policy
 _variable        AutoCastVariable: stored in one dtype, seen in another
 _scope           AutocastScope: which one; per thread and asyncio task
-_narrow          bfloat16 and float8 under numpy's arithmetic; _numpy_moves
+_narrow          bfloat16 and float8 under numpy's arithmetic
 _keras_rules, _tf_keras_rules: what Keras 3 and TF 2 do differently; _rules, what they use
 _building        the first call: path and weights
 _holder          the weights of a layer and of the layers in it
-_numpy_protocol, _values, _structures, _names, _initializers: what these need
+_numpy_protocol, _values, _structures: what these need
 ```
 """
 

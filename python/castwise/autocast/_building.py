@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 from castwise.autocast._holder import Holder
 from castwise.autocast._scope import Frame, current, enter, leave
 
+# The locks of layers that are being built, by identity: attributes would be copied and pickled.
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The locks of layers that are being built, by identity: attributes would be copied and pickled."""
 
 _of_locks = threading.Lock()
 
@@ -82,7 +82,7 @@ class Builder(Holder):
         """Call a `build` once; after an error, forget the weights that it made."""
         outer = current()
         with _one_at_a_time(self), self._locate(outer):
-            count = len(self._variables)
+            count = len(self._variables)  # of those made in `__init__`, which stay
             frame = enter(outer.scope, self._path or "", outer.in_call)
             self._building = True
             try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from castwise.autocast import _names as names
 from castwise.autocast._building import Builder
 from castwise.autocast._holder import Holder, held_by
 from castwise.autocast._keras_rules import KerasRules
@@ -13,16 +12,16 @@ from castwise.autocast._narrow import NarrowArray, plain
 from castwise.autocast._scope import current, enter, leave
 from castwise.autocast._structures import is_structure, leaves, map_leaves
 from castwise.autocast._tf_keras_rules import TfKerasRules
-from castwise.autocast._values import checked_shape, given_once
+from castwise.autocast._values import automatic_name, check_name, checked_shape, given_once
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
 
+# What arguments of Keras' layers are called that ask for nothing if they are None.
 _OF_KERAS = (
     *("activity_regularizer", "input_shape", "input_dim", "batch_input_shape", "batch_size"),
     *("weights", "implementation", "quantization_config", "lora_rank", "lora_alpha"),
 )
 _ENDS_OF_KERAS = ("_regularizer", "_constraint")
-"""What arguments of Keras' layers are called that ask for nothing if they are None."""
 
 _RULES: dict[str, KerasRules | TfKerasRules] = {"keras": KerasRules(), "tf_keras": TfKerasRules()}
 
@@ -111,9 +110,9 @@ class Layer(Builder):
         if not isinstance(trainable, bool):
             raise rules.wrong_type(f"trainable={trainable!r} is not a bool; use True or False.")
         self._name = (
-            names.automatic(type(self).__name__)
+            automatic_name(type(self).__name__)
             if name is None
-            else names.check_name(name, rules.wrong_type)
+            else check_name(name, rules.wrong_type)
         )
         self._trainable = trainable
         self.autocast = autocast
@@ -227,7 +226,7 @@ class Layer(Builder):
         """
         rules = self._checked_rules()
         if name:
-            names.check_name(name, rules.wrong_type)
+            check_name(name, rules.wrong_type)
         if isinstance(shape, str):
             raise rules.wrong_type(f"shape={shape!r} is a name; pass it as name={shape!r}.")
         if self._takes_no_more():

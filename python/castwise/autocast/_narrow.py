@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib import stride_tricks
 from numpy.typing import NDArray
 
 from castwise._core import cast, finfo
 from castwise._floating import is_floating
-from castwise.autocast._numpy_moves import MOVES
 
-_USER_DTYPE = 2
-"""`dtype.isbuiltin` of dtypes that other packages have registered."""
+_USER_DTYPE = 2  # `dtype.isbuiltin` of dtypes that other packages have registered
 
 # numpy has the last two from 2.2 on.
 _OF_SUMS = tuple(
@@ -31,15 +30,44 @@ _OF_SUMS = tuple(
 _STEPWISE = ("reduce", "accumulate", "reduceat")
 """Ufuncs and methods of ufuncs that are computed in float32: of several steps, or with a BLAS."""
 
-_INTEGER_OPERAND = (np.ldexp,)
-"""Ufuncs of a float and an integer."""
+_INTEGER_OPERAND = (np.ldexp,)  # ufuncs of a float and an integer
 
+# Methods that do not call `NarrowArray.__array_function__`, as numpy's functions do.
 _METHODS = ("argpartition", "argsort", "dot", "mean", "searchsorted", "std", "var")
-"""Methods that do not call `NarrowArray.__array_function__`, as numpy's functions do."""
 
+# numpy's functions that move or copy elements, but do not compute with them.
+_VIEWS = """
+    array_split atleast_1d atleast_2d atleast_3d broadcast_arrays broadcast_to diag diagonal dsplit
+    expand_dims flip fliplr flipud hsplit imag ix_ matrix_transpose meshgrid moveaxis permute_dims
+    ravel real reshape rollaxis rot90 split squeeze swapaxes transpose trim_zeros unstack vsplit
+"""
+_COPIES = """
+    astype compress copy delete empty_like extract full_like ones_like repeat resize roll take
+    take_along_axis tile tril triu zeros_like
+"""
+_WRITES = "copyto fill_diagonal place put put_along_axis putmask"
+_DESCRIBES = """
+    array2string array_repr array_str can_cast iscomplexobj isrealobj may_share_memory
+    min_scalar_type ndim result_type save savetxt savez savez_compressed shape shares_memory size
+"""
 
+# Functions whose results are views of an argument, copies of its elements, or without elements, and
+# functions that write elements into an argument. Those that join arrays are not among them: numpy
+# has no common dtype of a narrow float and a 64-bit integer.
+_MOVES = frozenset(
+    getattr(np, name)
+    for names in (_VIEWS, _COPIES, _WRITES, _DESCRIBES)
+    for name in names.split()
+    if hasattr(np, name)  # some exist in newer versions only
+) | {
+    stride_tricks.as_strided,
+    stride_tricks.sliding_window_view,
+    np.linalg.diagonal,
+    np.linalg.matrix_transpose,
+}
+
+# Classes of arrays that become a `NarrowArray`; other subclasses have their own rules.
 _WITHOUT_RULES = frozenset((np.ndarray, np.memmap))
-"""Classes of arrays that become a `NarrowArray`; other subclasses have their own rules."""
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
@@ -142,7 +170,7 @@ class NarrowArray(np.ndarray):
         values = [value for name, value in kwargs.items() if name != "out"]
         dtype = None if _names_a_dtype(func, args, kwargs) else _common([*_arrays((args, values))])
         copies = _Widened()
-        if func not in MOVES:
+        if func not in _MOVES:
             args = _map_items(args, copies.of)
             kwargs = {name: _map_items(value, copies.of) for name, value in kwargs.items()}
         result = super().__array_function__(func, types, args, kwargs)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise.autocast._narrow import narrow, plain
 
+# The methods of arrays that variables have: those that do not change the array.
 _OF_THE_VALUE = frozenset(
     ("T", "dot", "max", "mean", "min", "reshape", "size", "sum", "tolist", "transpose")
 )
-"""The methods of arrays that variables have: those that do not change the array."""
 
 
 class NumpyProtocol(NDArrayOperatorsMixin):

@@ -17,24 +17,22 @@ from castwise._core import finfo
 from castwise.dtype_policies._standard_dtype import standardize_dtype
 from castwise.environment.blocks import Block, begin, end_here, open_frame
 
-FLOATS = ("float", "bfloat")
-"""The beginnings of floating dtypes' names."""
+FLOATS = ("float", "bfloat")  # the beginnings of floating dtypes' names
 
 
 class Frame(NamedTuple):
     """The state that each scope and each call of a layer enters."""
 
+    # The thread that entered it: some interpreters start threads in a copy of the context.
     thread: int
-    """The thread that entered it: some interpreters start threads in a copy of the context."""
 
     scope: AutocastScope | None
-    path: str
-    """The path of the layer whose call or build this is; "" outside of layers."""
+    path: str  # the path of the layer whose call or build this is; "" outside of layers
 
     in_call: bool
     outer: Frame | None
+    # That of a scope; None for a call. A generator may leave its scope after others began.
     block: Block | None = None
-    """That of a scope; None for a call. A generator may leave its scope after others began."""
 
 
 _OUTSIDE = Frame(0, None, "", False, None)
@@ -149,8 +147,7 @@ class AutocastScope:
         return f"<AutocastScope {self._dtype!r}>"
 
 
-DISABLED = AutocastScope(None)
-"""The scope in which variables are not cast."""
+DISABLED = AutocastScope(None)  # the scope in which variables are not cast
 
 
 @cache

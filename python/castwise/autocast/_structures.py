@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from castwise import _trees as trees
 
+# Common types of leaves, for speed.
 _LEAVES = frozenset((np.ndarray, type(None), bool, int, float, str))
-"""Common types of leaves, for speed."""
 
 
 def is_structure(value: object) -> TypeGuard[Mapping[Any, Any] | Sequence[Any]]:

@@ -20,8 +20,7 @@ from castwise.autocast._rules import Ruled
 from castwise.autocast._scope import FLOATS, AutocastScope, numpy_dtype, scope_of
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.dtype_policies._tf_layer_argument import dtype_name, get_policy
-from castwise.dtype_policies._tf_policy import Policy, serialize
+from castwise.dtype_policies._tf_policy import Policy, dtype_name, get_policy, serialize
 from castwise.environment.defaults import floatx
 
 _INT32 = range(-(2**31), 2**31)

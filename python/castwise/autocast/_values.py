@@ -1,14 +1,19 @@
-"""Check the values and shapes of variables."""
+"""What variables are made of: check names, shapes and values, or make them."""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import operator
+import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from castwise._core import cast, finfo, read_array
 from castwise.autocast._scope import numpy_dtype
@@ -16,8 +21,13 @@ from castwise.environment.defaults import floatx
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-_SHOWN = 8
-"""Messages show arrays of up to this many elements."""
+_SHOWN = 8  # messages show arrays of up to this many elements
+
+Shape: TypeAlias = tuple[int, ...]
+Initializer: TypeAlias = Callable[..., Any]
+
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
 
 
 def numbers(argument: str, value: object, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
@@ -102,3 +112,110 @@ def short(value: object) -> str:
     if isinstance(value, np.ndarray) and value.size > _SHOWN:
         return f"array of {value.dtype}"
     return repr(value)
+
+
+def zeros(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    """Make an array of zeros."""
+    return np.zeros(shape, dtype)
+
+
+def ones(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    """Make an array of ones."""
+    return np.ones(shape, dtype)
+
+
+def random_normal(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    """Draw from a normal distribution with a standard deviation of 0.05."""
+    return np.random.normal(0.0, 0.05, shape)
+
+
+def random_uniform(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    """Draw from a uniform distribution between -0.05 and 0.05."""
+    return np.random.uniform(-0.05, 0.05, shape)
+
+
+def glorot_uniform(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    """Draw from a uniform distribution with a variance of 2 / (inputs + outputs)."""
+    limit = math.sqrt(6 / max(1, sum(_fans(shape))))
+    return np.random.uniform(-limit, limit, shape)
+
+
+def he_normal(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    """Draw from a normal distribution with a variance of 2 / inputs."""
+    return np.random.normal(0.0, math.sqrt(2 / max(1, _fans(shape)[0])), shape)
+
+
+def _fans(shape: Shape) -> tuple[int, int]:
+    """Count the inputs and outputs of a kernel of this shape; a bias has as many of both."""
+    if not shape:
+        return 1, 1
+    around = math.prod(shape[:-2])
+    return (shape[0],) * 2 if len(shape) == 1 else (around * shape[-2], around * shape[-1])
+
+
+# The names that may be given. Random ones draw from numpy's global generator, which
+# `numpy.random.seed` sets.
+NAMED: dict[str, Initializer] = {
+    function.__name__: function
+    for function in (zeros, ones, random_normal, random_uniform, glorot_uniform, he_normal)
+}
+
+
+def initializer_of(identifier: object) -> Initializer | None:
+    """Return the callable for a name or callable; None for a value, ValueError for other names."""
+    if isinstance(identifier, str):
+        if identifier not in NAMED:
+            raise ValueError(
+                f"initializer={identifier!r} is not an initializer; use one of {', '.join(NAMED)}, "
+                "a callable of shape and dtype, or a value."
+            )
+        return NAMED[identifier]
+    if isinstance(identifier, type):
+        identifier = identifier()  # as Keras: a class of initializers
+    return identifier if callable(identifier) else None
+
+
+def call_initializer(
+    make: Initializer, argument: object, shape: Shape, dtype: np.dtype[Any]
+) -> Any:
+    """Return a value from an initializer. TypeError if it does not take a shape and a dtype."""
+    try:
+        inspect.signature(make).bind(shape, dtype=dtype)
+    except ValueError:
+        pass  # written in C, without a signature
+    except TypeError as error:
+        raise TypeError(
+            f"initializer={argument!r} cannot be called with a shape and dtype= ({error}); give a "
+            "function of both, such as numpy.zeros."
+        ) from None
+    return make(shape, dtype=dtype)
+
+
+def check_name(name: object, wrong_type: type[Exception] = ValueError) -> str:
+    """Return a name, once it is checked.
+
+    ValueError if it is empty or would make a path ambiguous, `wrong_type` if it is not a str.
+    """
+    if not isinstance(name, str) or not name or "/" in name:
+        raise (ValueError if isinstance(name, str) else wrong_type)(
+            f"name={name!r} is not a name; give a str that is not empty and has no '/', which "
+            "separates the names in a path."
+        )
+    return name
+
+
+def automatic_name(kind: str) -> str:
+    """Return the name of the next thing of a kind: ``dense``, ``dense_1``, ...
+
+    Numbers are counted in the whole process, as Keras counts them in a thread.
+
+    >>> automatic_name("AveragePooling"), automatic_name("AveragePooling")
+    ('average_pooling', 'average_pooling_1')
+    """
+    stem = re.sub(r"\W+", "", kind)
+    stem = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", stem)
+    stem = re.sub("([a-z])([A-Z])", r"\1_\2", stem).lower()
+    with _lock:
+        number = _counts[stem]
+        _counts[stem] += 1
+    return f"{stem}_{number}" if number else stem

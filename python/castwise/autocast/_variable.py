@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise._floating import is_floating
-from castwise.autocast import _initializers as initializers
-from castwise.autocast import _names as names
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
 from castwise.autocast._scope import current, numpy_dtype
-from castwise.autocast._values import checked_shape, natural_dtype, numbers, short
+from castwise.autocast._values import (
+    automatic_name,
+    call_initializer,
+    check_name,
+    checked_shape,
+    initializer_of,
+    natural_dtype,
+    numbers,
+    short,
+)
 from castwise.dtype_policies._standard_dtype import standardize_dtype
 from castwise.environment.defaults import floatx
 from castwise.text.brief import short_array
@@ -76,7 +84,7 @@ class AutoCastVariable(NumpyProtocol):
         name: str | None = None,
         path: str = "",
     ) -> None:
-        self._name = names.check_name(name) if name else names.automatic("variable")
+        self._name = check_name(name) if name else automatic_name("variable")
         self._path = f"{path}/{self._name}" if path else self._name
         self.trainable = bool(trainable)
         self._overwrite_with_gradient = False
@@ -92,14 +100,14 @@ class AutoCastVariable(NumpyProtocol):
     ) -> NDArray[Any]:
         target = None if dtype is None else self._named_dtype(dtype)
         sizes = None if shape is None else checked_shape(shape)
-        make = initializers.get(initializer)
+        make = initializer_of(initializer)
         if make is not None:
             if sizes is None:
                 raise ValueError(
                     f"initializer={initializer!r} makes a value of any shape; give shape=, too."
                 )
             target = target or numpy_dtype(floatx())
-            initializer = initializers.call(make, initializer, sizes, target)
+            initializer = call_initializer(make, initializer, sizes, target)
         array = self._numbers(
             "initializer", initializer, target or natural_dtype(_array_of(initializer))
         )
@@ -250,23 +258,9 @@ class AutoCastVariable(NumpyProtocol):
 
     # As in Keras, these are logical for elements of every dtype.
 
-    def __and__(self, other: ArrayLike) -> Any:
-        return np.logical_and(self, other)
-
-    def __rand__(self, other: ArrayLike) -> Any:
-        return np.logical_and(other, self)
-
-    def __or__(self, other: ArrayLike) -> Any:
-        return np.logical_or(self, other)
-
-    def __ror__(self, other: ArrayLike) -> Any:
-        return np.logical_or(other, self)
-
-    def __xor__(self, other: ArrayLike) -> Any:
-        return np.logical_xor(self, other)
-
-    def __rxor__(self, other: ArrayLike) -> Any:
-        return np.logical_xor(other, self)
+    __and__ = __rand__ = partialmethod(np.logical_and)
+    __or__ = __ror__ = partialmethod(np.logical_or)
+    __xor__ = __rxor__ = partialmethod(np.logical_xor)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from castwise.arrays.casting import tensor_seed
     from castwise.arrays.dtype_map import DtypeMap
-    from castwise.arrays.seeding import tensor_seed
     from castwise.checkpoint._errors import CheckpointError
     from castwise.checkpoint._tensors import TensorInfo
     from castwise.checkpoint.advice.advice import Advice, Choice
@@ -46,7 +46,7 @@ else:
         __name__,
         {
             "castwise.arrays.dtype_map": ("DtypeMap",),
-            "castwise.arrays.seeding": ("tensor_seed",),
+            "castwise.arrays.casting": ("tensor_seed",),
             "castwise.checkpoint._errors": ("CheckpointError",),
             "castwise.checkpoint._tensors": ("TensorInfo",),
             "castwise.checkpoint.results.inspection": ("Inspection",),

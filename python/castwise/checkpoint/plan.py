@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast
+from castwise.arrays.casting import tensor_seed
 from castwise.arrays.dtype_map import DTYPE, DtypeMap
 from castwise.arrays.library_casts import DECIDED, library_named
-from castwise.arrays.seeding import tensor_seed
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     OTHER,

@@ -6,7 +6,7 @@ _quantized     the policies of quantized layers
 _configs       get, serialize, deserialize: names and dictionaries to policies and back
 _policy_map    DTypePolicyMap: a policy per path
 _explanation   what a map does to a model's paths
-_tf_policy     TF 2's policies; _tf_in_force, _tf_layer_argument
+_tf_policy     TF 2's policies
 ```
 """
 

@@ -18,6 +18,7 @@ from castwise.dtype_policies._quantized import (
 from castwise.dtype_policies._standard_dtype import standardize_dtype
 from castwise.text.brief import short
 
+# The classes that a config may name. `DTypePolicyMap` is added by its module.
 CLASSES: dict[str, type[DTypePolicy]] = {
     cls.__name__: cls
     for cls in (
@@ -30,13 +31,11 @@ CLASSES: dict[str, type[DTypePolicy]] = {
         AWQDTypePolicy,
     )
 }
-"""The classes that a config may name. `DTypePolicyMap` is added by its module."""
 
+# Functions by which adapters convert other libraries' policies; they return None for all else.
 OTHER_LIBRARIES: list[Callable[[Any], DTypePolicy | None]] = []
-"""Functions by which adapters convert other libraries' policies; they return None for all else."""
 
-_OLDER_NAMES = {"Policy": DTypePolicy}
-"""TF 2's names of classes in configs."""
+_OLDER_NAMES = {"Policy": DTypePolicy}  # TF 2's names of classes in configs
 
 
 def policy_named(name: str) -> DTypePolicy:

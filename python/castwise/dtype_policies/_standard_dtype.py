@@ -7,6 +7,7 @@ from typing import Any
 from castwise._core import parse_dtype
 from castwise.environment.defaults import floatx
 
+# The names of Python's own types, which do not depend on floatx.
 _PYTHON_TYPES: dict[Any, str] = {
     bool: "bool",
     int: parse_dtype("int"),
@@ -14,10 +15,9 @@ _PYTHON_TYPES: dict[Any, str] = {
     complex: "complex64",
     str: "string",
 }
-"""The names of Python's own types, which do not depend on floatx."""
 
+# Libraries whose dtypes have their name in `str(dtype)` only.
 _TEXT_SOURCES = ("torch", "jax.numpy")
-"""Libraries whose dtypes have their name in `str(dtype)` only."""
 
 
 def standardize_dtype(dtype: object) -> str:

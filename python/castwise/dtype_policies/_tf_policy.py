@@ -1,13 +1,14 @@
-"""TF 2's `Policy`, and its configs."""
+"""TF 2's `Policy`, its configs, the policy in force in the process, and layers' `dtype`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
 
-from castwise._core import PolicyBase, cast
+from castwise._core import PolicyBase, cast, mixed_compute_dtype, parse_dtype
 from castwise._floating import is_floating
 from castwise._trees import map_leaves
 from castwise.dtype_policies._keras_objects import (
@@ -16,6 +17,7 @@ from castwise.dtype_policies._keras_objects import (
     serialize_with,
     to_dictionary,
 )
+from castwise.environment.defaults import floatx
 from castwise.text.argument_names import rename_arguments
 
 
@@ -145,3 +147,114 @@ def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None)
     # PolicyV1 is the experimental policy; its loss scale is dropped.
     policy: Policy = from_dictionary(config, {"Policy": Policy, "PolicyV1": Policy}, custom_objects)
     return policy
+
+
+_in_force: dict[str, Policy | None] = {"policy": None}
+
+
+def global_policy() -> Policy:
+    """Return the policy in force; if none was set, a new one of `castwise.config.floatx`.
+
+    >>> global_policy()
+    <Policy "float32">
+    """
+    return _in_force["policy"] or Policy(floatx())
+
+
+def set_global_policy(policy: Policy | str | None) -> None:
+    """Put a policy in force in the whole process; None returns to floatx.
+
+    Raises
+    ------
+    ValueError
+        There is no such policy, or it computes in another dtype than a float.
+    TypeError
+        `policy` is neither a policy, a str nor None.
+
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        with rename_arguments(name="policy"):
+            policy = Policy(policy)
+    compute = None if policy is None else policy.compute_dtype
+    if policy is not None and compute is not None and not compute.startswith(("float", "bfloat")):
+        raise ValueError(
+            f"policy={policy.name!r} computes in {compute}; only floating-point policies can be in "
+            "force for all layers, such as 'mixed_float16'"
+        )
+    _in_force["policy"] = policy
+
+
+@contextmanager
+def policy_scope(policy: Policy | str | None) -> Iterator[None]:
+    """Put a policy in force, in the whole process, until the end of a `with` block.
+
+    >>> with policy_scope("mixed_float16"):
+    ...     global_policy()
+    <Policy "mixed_float16">
+    """
+    previous = _in_force["policy"]
+    set_global_policy(policy)
+    try:
+        yield
+    finally:
+        _in_force["policy"] = previous
+
+
+# TensorFlow's names of Python's types, which differ from Keras 3's.
+_PYTHON_TYPES: dict[Any, str] = {float: "float32", bool: "bool", object: "string"}
+
+_TEXT_KINDS = "OSU"  # the kinds of numpy's dtypes that are strings in TensorFlow
+
+
+def get_policy(identifier: object) -> Policy:
+    """Return the policy for the `dtype` argument of a layer.
+
+    Parameters
+    ----------
+    identifier : Policy, str, dict, dtype or None
+        Names of dtypes are made canonical: "half" gives the policy "float16". None, or an empty
+        value, gives the policy in force.
+
+    Raises
+    ------
+    TypeError
+        Neither a dtype nor a policy; also for a str.
+    ValueError
+        A dict that is not a policy's config.
+
+    Examples
+    --------
+    >>> get_policy("half"), get_policy(np.float64), get_policy(float)
+    (<Policy "float16">, <Policy "float64">, <Policy "float32">)
+
+    """
+    if isinstance(identifier, Policy):
+        return identifier
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
+    if not isinstance(identifier, np.ndarray | np.generic) and not identifier:
+        return global_policy()
+    if isinstance(identifier, str) and mixed_compute_dtype(identifier, "tf_layer"):
+        return Policy(identifier)
+    return Policy(parse_dtype(dtype_name(identifier), "tf_layer"))
+
+
+def dtype_name(identifier: object) -> str:
+    """Return the name of the dtype that an argument means, unchecked. TypeError if it has none."""
+    if isinstance(identifier, str):
+        return identifier
+    if isinstance(identifier, type) and identifier in _PYTHON_TYPES:
+        return _PYTHON_TYPES[identifier]
+    if isinstance(identifier, type) and issubclass(identifier, np.generic):
+        identifier = np.dtype(identifier)
+    # Arrays, jax's dtypes and others have a dtype; TensorFlow's dtypes have a name only.
+    dtype = getattr(identifier, "dtype", identifier)
+    if isinstance(dtype, np.dtype) and dtype.kind in _TEXT_KINDS:
+        return "string"
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(
+            f"dtype={identifier!r} is not a dtype of TensorFlow; give a name, or a dtype of "
+            "TensorFlow, numpy or ml_dtypes"
+        )
+    return name

@@ -19,8 +19,8 @@ class _Scoped(NamedTuple):
     """The state that each scope enters."""
 
     policy: Any
+    # With the thread that entered it: some interpreters start threads in a copy of the context.
     block: Block
-    """With the thread that entered it: some interpreters start threads in a copy of the context."""
 
     outer: _Scoped | None
 

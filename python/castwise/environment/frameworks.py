@@ -8,13 +8,13 @@ import re
 import warnings
 from types import ModuleType
 
+# The oldest and the newest release (major, minor) with which each adapter is tested.
 _TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "jax": ((0, 4), (0, 12)),
     "keras": ((3, 4), (3, 15)),
     "tf_keras": ((2, 15), (2, 21)),
     "torch": ((2, 4), (2, 15)),
 }
-"""The oldest and the newest release (major, minor) with which each adapter is tested."""
 
 
 @functools.cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import ClassVar, Self
 
 
@@ -20,7 +19,7 @@ class Switch:
         self._turn_on = turn_on
         self._undo: Callable[[], object] | None = None
         self._calls = 0
-        self._epoch = 0
+        self._epoch = 0  # of calls that `turn_off` has not taken back yet
         self._renew_lock()
         if hasattr(os, "register_at_fork"):
             # A thread that held the lock does not exist in the child.
@@ -72,11 +71,6 @@ class Turn:
         self._since = self.switch.begin(self._since)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         since, self._since = self._since, None
         self.switch.end(since)

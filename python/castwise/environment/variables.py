@@ -9,8 +9,8 @@ import warnings
 from castwise._core import environment_errors
 from castwise.environment.acceleration import accelerate_from_environment
 
+# A sentence for each variable whose value is not valid: its name, the value and the remedy.
 ERRORS = list(environment_errors)
-"""A sentence for each variable whose value is not valid: its name, the value and the remedy."""
 
 
 def follow_environment() -> None:

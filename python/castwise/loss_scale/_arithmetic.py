@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from castwise import _trees as trees
 from castwise._floating import is_floating
-from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
 
 
 def times(value: NDArray[Any] | np.generic, factor: object) -> Any:
@@ -28,26 +27,10 @@ def times_as_torch(output: NDArray[Any] | np.generic, scale: np.float32) -> Any:
         return product.astype(output.dtype) if np.ndim(output) else product
 
 
-def unscale_in_place(grads: list[list[Any]], scale: float) -> bool:
-    """Divide, and tell whether all were finite; 0 and infinity have IEEE's reciprocals."""
-    if is_usable(scale):
-        _, finite = unscale_as_originals(grads, scale, grads)
-        return finite
-    finite = all_finite(grads)
-    for grad in trees.values(grads):
-        grad[...] = times(grad, reciprocal(scale))
-    return finite
-
-
 def reciprocal(scale: float | np.float32) -> np.float32:
     """Return the float32 reciprocal by IEEE 754: infinity for 0, 0 for infinity."""
     with np.errstate(all="ignore"):
         return np.float32(1) / np.float32(scale)
-
-
-def is_usable(scale: float | np.float32) -> bool:
-    """Tell whether `castwise.loss_scale.unscale` accepts a scale: it and 1 / it are finite."""
-    return bool(np.isfinite(scale) and np.isfinite(reciprocal(scale)))
 
 
 def is_number(value: ArrayLike) -> bool:

@@ -20,8 +20,8 @@ import numpy as np
 
 from castwise import _trees as trees
 from castwise._core import DynamicLossScale
-from castwise.loss_scale._arithmetic import is_number, times_as_torch, unscale_in_place
-from castwise.loss_scale._unscaling import all_finite
+from castwise.loss_scale._arithmetic import is_number, times_as_torch
+from castwise.loss_scale._unscaling import all_finite, unscale_in_place
 from castwise.text.argument_names import rename_arguments
 
 

@@ -22,13 +22,12 @@ from castwise import _trees as trees
 from castwise._core import DynamicLossScale as Machine
 from castwise._floating import is_floating
 from castwise.loss_scale import _unscaling as unscaling
-from castwise.loss_scale._arithmetic import is_usable, times
+from castwise.loss_scale._arithmetic import times
 from castwise.loss_scale._array_steps import next_scale
 
 Tree = TypeVar("Tree")
 
-_MODULE = "castwise.compat.jmp"
-"""Where users find the classes, and pickles."""
+_MODULE = "castwise.compat.jmp"  # where users find the classes, and pickles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,8 +250,8 @@ def register() -> None:
     _register_if_imported()
 
 
+# The module of jax in which the classes are registered; a process may import another.
 _REGISTERED: list[Any] = []
-"""The module of jax in which the classes are registered; a process may import another."""
 _REGISTERING = threading.Lock()
 
 
@@ -305,17 +304,6 @@ def _as_array_like(factor: Any, leaf: Any) -> Any:
 
 
 def _unscale(tree: Tree, scale: Any) -> Tree:
-    leaves = trees.values(tree)
-    strong = isinstance(scale, np.ndarray | np.generic) and scale.dtype == np.float32
-    if strong and is_usable(scale) and all(map(_becomes_single, leaves)):
-        result, _ = unscaling.unscale(tree, float(scale))
-        return result
     with np.errstate(all="ignore"):
         inverse = 1 / scale
     return _times(tree, inverse)
-
-
-def _becomes_single(leaf: Any) -> bool:
-    """Tell whether numpy's product with a float32 is a float32."""
-    is_array = type(leaf) is np.ndarray and leaf.ndim > 0
-    return is_array and is_floating(leaf.dtype) and np.result_type(leaf, np.float32) == np.float32

@@ -23,15 +23,15 @@ Contents = TypeVar("Contents")
 class ScaledOptimizer:
     """What holds a loss scale, by the class of its dialect: in Python, or in variables."""
 
+    # The loss scale; a subclass may compute it from variables, and assign to these.
     _machine: DynamicLossScale
-    """The loss scale; a subclass may compute it from variables, and assign to these."""
 
     _is_dynamic: bool = True
 
+    # Makes the arguments of the class of a config, the inner optimizer among them.
     _read_config: ClassVar[
         staticmethod[[Mapping[str, Any], Mapping[str, Any] | None], dict[str, Any]]
     ]
-    """Makes the arguments of the class of a config, the inner optimizer among them."""
 
     @classmethod
     def from_config(

@@ -14,23 +14,20 @@ LossScale: TypeAlias = FixedLossScale | DynamicLossScale
 
 LOGGER = logging.getLogger("castwise.loss_scale")
 
-_LEVELS = {
-    "grew": logging.INFO,
-    "backed off": logging.INFO,
-    "held back": logging.INFO,
-    "at the ceiling": logging.DEBUG,
-    "at the floor": logging.WARNING,
-    "lost": logging.ERROR,
-}
-_MESSAGES = {
-    "grew": "step %(step)d: loss scale grew from %(before)g to %(scale)g",
-    "backed off": "step %(step)d: gradients not finite; loss scale backed off "
-    "from %(before)g to %(scale)g",
-    "held back": "step %(step)d: gradients not finite; loss scale held at %(scale)g",
-    "at the ceiling": "step %(step)d: loss scale stays at its limit %(scale)g",
-    "at the floor": "step %(step)d: gradients not finite, and the loss scale has been at its "
-    "floor %(scale)g for %(floor_steps)d steps: a smaller scale would not help",
-    "lost": "step %(step)d: loss scale is %(scale)g; no gradient is usable from here on",
+_EVENTS = {
+    "grew": (logging.INFO, "loss scale grew from %(before)g to %(scale)g"),
+    "backed off": (
+        logging.INFO,
+        "gradients not finite; loss scale backed off from %(before)g to %(scale)g",
+    ),
+    "held back": (logging.INFO, "gradients not finite; loss scale held at %(scale)g"),
+    "at the ceiling": (logging.DEBUG, "loss scale stays at its limit %(scale)g"),
+    "at the floor": (
+        logging.WARNING,
+        "gradients not finite, and the loss scale has been at its floor %(scale)g for "
+        "%(floor_steps)d steps: a smaller scale would not help",
+    ),
+    "lost": (logging.ERROR, "loss scale is %(scale)g; no gradient is usable from here on"),
 }
 
 
@@ -59,7 +56,9 @@ class LossScaleEvent:
     floor_steps: int
 
     def __str__(self) -> str:
-        return _MESSAGES[self.name] % {field: getattr(self, field) for field in self.__slots__}
+        _, message = _EVENTS[self.name]
+        values = {field: getattr(self, field) for field in self.__slots__}
+        return f"step {self.step}: {message % values}"
 
 
 class LossScaler:
@@ -123,7 +122,7 @@ class LossScaler:
     def _tell(self, event: LossScaleEvent) -> None:
         times = {"at the floor": event.floor_steps, "lost": self._lost_steps}.get(event.name, 1)
         if times & (times - 1) == 0:
-            LOGGER.log(_LEVELS[event.name], "%s", event)
+            LOGGER.log(_EVENTS[event.name][0], "%s", event)
         if self.on_event is not None:
             self.on_event(event)
 

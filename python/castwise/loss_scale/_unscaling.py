@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from castwise import _trees as trees
 from castwise._core import arrays_finite, unscale_arrays
 from castwise.arrays.adapter_registry import moved_as
+from castwise.loss_scale._arithmetic import reciprocal, times
 
 Tree = TypeVar("Tree")
 
@@ -119,13 +120,19 @@ def unscale(
     return (tree, finite, total_norm) if norm else (tree, finite)
 
 
-def unscale_as_originals(grads: Tree, scale: float, out: object) -> tuple[Tree, bool]:
-    """Unscale; also float64 gradients are multiplied by the reciprocal in float32.
+def unscale_in_place(grads: list[list[Any]], scale: float) -> bool:
+    """Divide as torch.amp.GradScaler: also float64 gradients by the reciprocal in float32.
 
-    torch.amp.GradScaler and TensorFlow's LossScaleOptimizer do the same.
+    Tells whether all were finite. 0 and infinity have IEEE's reciprocals.
     """
-    tree, finite, _ = _unscale(grads, scale, out, single=True)
-    return tree, finite
+    inverse = reciprocal(scale)
+    if np.isfinite(scale) and np.isfinite(inverse):
+        _, finite, _ = _unscale(grads, scale, grads, single=True)
+        return finite
+    finite = all_finite(grads)
+    for grad in trees.values(grads):
+        grad[...] = times(grad, inverse)
+    return finite
 
 
 def _unscale(
@@ -133,7 +140,9 @@ def _unscale(
 ) -> tuple[Any, bool, float]:
     _refuse_one_way("grads", grads)
     sources = trees.values(grads)
-    targets = sources if out is grads else None if out is None else _targets(grads, out)
+    targets = None if out is None else sources
+    if out is not None and out is not grads:
+        targets = [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
     results, finite, norm = unscale_arrays(
         lambda index: _path(grads, index), sources, targets, dtype, scale, **options
     )
@@ -141,10 +150,6 @@ def _unscale(
         return out, finite, norm
     arrays = map(moved_as, results, sources)
     return trees.replace(grads, arrays), finite, norm
-
-
-def _targets(grads: object, out: object) -> list[Any]:
-    return [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
 
 
 def _refuse_one_way(argument: str, tree: object) -> None:

@@ -20,11 +20,8 @@ from castwise.surveys._survey import Survey, restoring, sum_of, survey
 from castwise.text.brief import brief, counted
 from castwise.text.wording import check_switch
 
-SCHEMA = 1
-"""The version of what `GradientLog.to_dict` returns."""
-
-SHARE = 0.001
-"""How many of the elements that are not zero a loss scale may lose, by default."""
+SCHEMA = 1  # the version of what `GradientLog.to_dict` returns
+SHARE = 0.001  # how many of the elements that are not zero a loss scale may lose, by default
 
 _COLUMNS = (
     *("step", "loss scale", "amax", "amin_nonzero", "zeros"),

@@ -11,8 +11,7 @@ from castwise import _core
 from castwise.surveys._survey import Survey
 from castwise.text.brief import brief_fields
 
-_LEAST, _MOST = -126, 127
-"""Exponents of loss scales, which frameworks keep in float32."""
+_LEAST, _MOST = -126, 127  # exponents of loss scales, which frameworks keep in float32
 
 
 class LossScales(NamedTuple):

@@ -23,18 +23,14 @@ from castwise.quantization.producers.schemes import check_scales
 from castwise.rendering import Rendered
 from castwise.rendering.losses import loss_sheet
 from castwise.rendering.sheet import Sheet
-from castwise.surveys._densities import densities
-from castwise.surveys._responses import DEPTHS, Response, response, spread_points
+from castwise.surveys._responses import DEPTHS, Response, densities, response, spread_points
 from castwise.surveys._searched_scales import loss_ratios
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields
 from castwise.text.plain import plain_fields
 
-_POINTS = 256
-"""Representatives of a binade."""
-
-_GRID_BITS = 8
-"""Significands of at most so many bits are represented by all of them."""
+_POINTS = 256  # representatives of a binade
+_GRID_BITS = 8  # significands of at most so many bits are represented by all of them
 
 _WEIGHT_DTYPES = sorted(
     (
@@ -48,25 +44,23 @@ _MOST_EXPONENT = 1000  # a float64 has 1023
 _LEAST_ELEMENTS = 100
 """Elements that carry the signal, at least: the noise of fewer is known to more than 1 dB."""
 
-_NARROW = 1.25
-"""Magnitudes that are closer to each other lie in few steps of a format."""
+_NARROW = 1.25  # magnitudes that are closer to each other lie in few steps of a format
 
+# Significands of so few bits meet the codes of a scheme, or fall between them, all at once.
 _FEW_BITS = 4
-"""Significands of so few bits meet the codes of a scheme, or fall between them, all at once."""
 
+# Magnitudes whose scales, and the scales' exponents, are within the range of their formats.
 _LEAST_LARGEST = {"float16": 2.0**-8}
 _LEAST_OF_ANY, _MOST_OF_ANY = 2.0**-110, 2.0**120
-"""Magnitudes whose scales, and the scales' exponents, are within the range of their formats."""
 
+# From how many elements a block in the binade of its maximum, whose mean square is such a share of
+# the maximum's, they have no density that is known: of all that are normal it is below 0.8.
 _ALIKE_ELEMENTS, _ALIKE_SQUARES = 3, 0.85
-"""From how many elements a block in the binade of its maximum, whose mean square is such a share of
-the maximum's, they have no density that is known: of all that are normal it is below 0.8."""
 
+# The share of blocks in one eighth from which it counts how noise differs within an eighth.
 _ALIKE_BLOCKS, _ALIKE_NOISE = 0.9, 1.25
-"""The share of blocks in one eighth from which it counts how noise differs within an eighth."""
 
-_OF_FORMATS = {"overflowed", "saturated", "subnormal"}
-"""Fields that are predicted for formats only."""
+_OF_FORMATS = {"overflowed", "saturated", "subnormal"}  # fields that are predicted for formats only
 
 _Column = NDArray[np.float64]
 
@@ -266,15 +260,11 @@ class _Totals:
         self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
         self.signal = self.noise = 0.0
 
+    @np.errstate(over="ignore", invalid="ignore")  # beyond the range of float64
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         """Cast values; those that are exact are held by the format, whatever represents them."""
-        with np.errstate(over="ignore", invalid="ignore"):  # beyond the range of float64
-            self._add(values, values * self._scale, weights, exact)
-
-    def _add(
-        self, values: _Column, products: _Column, weights: _Column, exact: NDArray[np.bool_]
-    ) -> None:
         info, target = self._info, self._info.dtype
+        products = values * self._scale
         results_of_cast = _core.cast(
             values,
             info.name if target is None else target,

@@ -20,22 +20,18 @@ from castwise.quantization import dequantize
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.schemes import find_scheme
 
-DEPTHS = 40
-"""Binades below that of the maximum in which errors are told apart."""
-
-_POINTS = 64
-"""Representatives of a binade."""
-
-MAXIMA = 64
-"""Parts of a binade of maxima that errors are known for."""
-
-_WIDTH = 32
-"""Elements of a row that is a block itself."""
+DEPTHS = 40  # binades below that of the maximum in which errors are told apart
+_POINTS = 64  # representatives of a binade
+MAXIMA = 64  # parts of a binade of maxima that errors are known for
+_WIDTH = 32  # elements of a row that is a block itself
 
 _Table = NDArray[np.float64]
 
+# Rates at which a density falls across a binade, the mean of squares rising.
 _TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
-"""Rates at which a density falls across a binade, the mean of squares rising."""
+
+_NEWTON_STEPS = 8
+_STEEPEST = 60.0  # a density falls by at most so many times e across a binade
 
 
 class Response(NamedTuple):
@@ -94,6 +90,33 @@ def spread_points(number: int) -> _Table:
     return points
 
 
+def densities(
+    points: NDArray[np.float64],
+    mean_squares: NDArray[np.float64],
+    is_inside: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """Return weights of points, exponential in their distance, that have a mean of squares.
+
+    Tails of normal and of Laplace's distributions are like that within a binade. Points have the
+    shape (binades, points); those that are not inside weigh nothing, and weights of a binade add up
+    to 1.
+    """
+    squares, steps = np.square(points), points - points[:, :1]
+    rate = np.zeros((len(points), 1))
+    for _ in range(_NEWTON_STEPS):
+        weights = np.exp(-rate * steps)
+        if is_inside is not None:
+            weights = np.where(is_inside, weights, 0)
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        mean = (weights * squares).sum(axis=1, keepdims=True)
+        mean_step = (weights * steps).sum(axis=1, keepdims=True)
+        slope = (weights * squares * (steps - mean_step)).sum(axis=1, keepdims=True)
+        # Points that are all alike have no slope; far from the root, a step would overshoot.
+        change = (mean - mean_squares[:, None]) / np.maximum(slope, 1e-9)
+        rate = np.clip(rate + np.clip(change, -8, 8), -_STEEPEST, _STEEPEST)
+    return weights
+
+
 @lru_cache(64)
 def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     """Quantize representatives of every binade below every maximum, in a dtype that holds them.
@@ -143,12 +166,12 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     )
 
 
+# Schemes whose blocks have several rows, and those that do the same to a row.
 _AS_ROWS: dict[SchemeName, SchemeName] = {
     "fp8_tensor": "fp8_channel",
     "int8_tensor": "int8_channel",
     "fp8_block": "fp8_channel",
 }
-"""Schemes whose blocks have several rows, and those that do the same to a row."""
 
 
 def _requantize(

@@ -17,18 +17,16 @@ from castwise._core import cast
 from castwise._options import Recipe, Scales
 from castwise.quantization import Scheme, dequantize
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.surveys._densities import densities
-from castwise.surveys._responses import DEPTHS, spread_points
+from castwise.surveys._responses import DEPTHS, densities, spread_points
 from castwise.surveys._tables import Blocks
 
+# Elements that are drawn. Noise of so many differs by about 2 % between two draws.
 _ELEMENTS = 1 << 14
-"""Elements that are drawn. Noise of so many differs by about 2 % between two draws."""
 
-_POINTS = 32
-"""Representatives of a binade."""
+_POINTS = 32  # representatives of a binade
 
+# Elements of a block that is a row, at most: of more, the choice of a scale differs by little.
 _WIDEST = 1 << 10
-"""Elements of a block that is a row, at most: of more, the choice of a scale differs by little."""
 
 
 def loss_ratios(
@@ -58,17 +56,13 @@ def loss_ratios(
     losses = np.zeros((2, 2))
     for table in tables:
         if len(table.blocks):
-            blocks, weights = _draw(table, _width(table, count, scheme))
+            width = scheme.block[1] or min(-(-count // int(table.blocks.sum())), _WIDEST)
+            blocks, weights = _draw(table, width)
             for place, choice in enumerate((scales, "amax")):
                 form = {"scheme": scheme.name, "recipe": recipe, "scales": choice}
                 losses[place] += _losses(blocks, largest, dtype, **form) @ weights
     noise, zeros = np.divide(losses[0], losses[1], out=np.ones(2), where=losses[1] > 0)
     return float(noise), float(zeros)
-
-
-def _width(table: Blocks, count: int, scheme: Scheme) -> int:
-    """Return the elements of a drawn block."""
-    return scheme.block[1] or min(-(-count // int(table.blocks.sum())), _WIDEST)
 
 
 def _losses(
@@ -97,6 +91,7 @@ def _draw(table: Blocks, width: int) -> tuple[NDArray[np.float64], NDArray[np.fl
     Half of them are drawn by the number of blocks with such a maximum, and half by its square, as
     few blocks may hold most of the noise.
     """
+    # The same blocks each time, so that equal surveys have equal predictions.
     draw, number = np.random.default_rng(0), max(_ELEMENTS // width, 1)
     numbers = table.blocks.astype(float)
     squares = numbers * np.exp2(2.0 * (table.eighths // 8 - table.eighths[-1] // 8))

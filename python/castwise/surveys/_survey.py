@@ -20,8 +20,7 @@ from castwise.surveys._prediction import Prediction, predict
 from castwise.surveys._tables import BLOCK_BINADES, Binades, Blocks, Magnitudes
 from castwise.text.brief import brief, counted
 
-SCHEMA = 2
-"""The version of what `Survey.to_dict` returns."""
+SCHEMA = 2  # the version of what `Survey.to_dict` returns
 
 _LITTLE_USED = frozenset(("fnuz", "exponent-only"))
 _PICTURED_BITS = 16

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from castwise.text.brief import brief_fields
 
-BLOCK_BINADES = 64
-"""Binades of a block that are told apart, as `rust/core/src/survey` does."""
+BLOCK_BINADES = 64  # binades of a block that are told apart, as `rust/core/src/survey` does
 
 
 class Binades(NamedTuple):

@@ -9,11 +9,15 @@ jmp's policies and loss scales, which work on jax's arrays and under `jax.jit` t
 """
 
 from castwise.adapters.jax._casting import cast
-from castwise.adapters.jax._gradient_surveys import survey_gradients
-from castwise.adapters.jax._gradients import all_finite, select_tree, unscale
+from castwise.adapters.jax._gradients import (
+    all_finite,
+    select_tree,
+    survey_gradients,
+    unscale,
+    value_and_grad,
+)
 from castwise.adapters.jax._scaling import LossScale, loss_scale
 from castwise.adapters.jax._trees import cast_tree, paths
-from castwise.adapters.jax._value_and_grad import value_and_grad
 
 __all__ = [
     "LossScale",

@@ -20,8 +20,7 @@ from castwise.loss_scale._scaler import get
 
 jax: Any = require("jax")
 
-_FIELDS = State._fields
-"""The state, in the order of the leaves."""
+_FIELDS = State._fields  # the state, in the order of the leaves
 
 
 def loss_scale(value: Any = "dynamic") -> LossScale:
@@ -139,8 +138,7 @@ class LossScale:
         return tuple(getattr(self, name) for name in _FIELDS)
 
 
-_LIMIT = 2**31
-"""Counts below this have 32 bits."""
+_LIMIT = 2**31  # counts below this have 32 bits
 
 
 def _at_least(value: Any, limit: float) -> Any:
@@ -164,6 +162,7 @@ def _sixty_four_bits() -> Any:
     return jax.experimental.enable_x64()  # the place of `enable_x64` in older releases
 
 
+# jax's functions, with products and quotients that are rounded as the machine rounds them.
 _ARRAYS = SimpleNamespace(
     where=jax.numpy.where,
     isfinite=jax.numpy.isfinite,
@@ -172,7 +171,6 @@ _ARRAYS = SimpleNamespace(
     multiply=lambda scale, factor: _in_sixty_four_bits(operator.mul, scale, factor),
     divide=lambda scale, factor: _in_sixty_four_bits(operator.truediv, scale, factor),
 )
-"""jax's functions, with products and quotients that are rounded as the machine rounds them."""
 
 
 def _loss_scale_named(value: LossScale) -> Any:

@@ -20,8 +20,6 @@ from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 
-__all__ = ["convert"]
-
 
 class _Pivot(NamedTuple):
     """A float format whose codes represent every value that is to be rounded."""

@@ -12,8 +12,6 @@ from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 
-__all__ = ["cast_tree", "paths"]
-
 Tree = TypeVar("Tree")
 
 
@@ -101,8 +99,8 @@ def is_jmp_policy(value: Any) -> bool:
     return all(hasattr(value, f"{name}_dtype") for name in _JMP.values())
 
 
+# jmp's names of castwise's roles.
 _JMP = {"variable": "param", "compute": "compute", "output": "output"}
-"""jmp's names of castwise's roles."""
 
 
 def _of_jmp(policy: Any, role: str) -> Any:

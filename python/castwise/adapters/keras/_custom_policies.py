@@ -8,6 +8,7 @@ it for every answer.
 from __future__ import annotations
 
 import functools
+from operator import attrgetter
 from typing import Any
 
 from castwise.dtype_policies import DTypePolicy
@@ -23,38 +24,8 @@ class KerasPolicy(DTypePolicy):
     """A policy of castwise that wraps one of Keras, of a class that castwise does not know."""
 
     def __init__(self, keras_policy: Any) -> None:
-        super().__init__("float32")  # every property of the base is overridden below
+        super().__init__("float32")  # every attribute of the base is replaced below
         self.keras_policy = keras_policy
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped policy."""
-        return str(self.keras_policy.name)
-
-    @property
-    def compute_dtype(self) -> str:
-        """The compute dtype of the wrapped policy."""
-        return str(self.keras_policy.compute_dtype)
-
-    @property
-    def variable_dtype(self) -> str:
-        """The variable dtype of the wrapped policy."""
-        return str(self.keras_policy.variable_dtype)
-
-    @property
-    def quantization_mode(self) -> str | None:
-        """The quantization mode of the wrapped policy."""
-        mode: str | None = self.keras_policy.quantization_mode
-        return mode
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the config that the wrapped policy itself would give."""
-        config: dict[str, Any] = self.keras_policy.get_config()
-        return config
-
-    def convert_input(self, x: Any, autocast: bool, dtype: Any) -> Any:
-        """Return what it makes of an input."""
-        return self.keras_policy.convert_input(x, autocast, dtype)
 
     def __getattr__(self, name: str) -> Any:
         if name == "keras_policy":  # not set yet: a copy in the making
@@ -74,40 +45,33 @@ class KerasPolicy(DTypePolicy):
         return hash((type(self.keras_policy), self.name))
 
 
-class HeldPolicy:
-    """A mixin for a policy of Keras that wraps one of castwise, of a class that users derived.
+class CastwisePolicy:
+    """A mixin for a policy of Keras that wraps one of castwise."""
+
+    castwise_policy: Any
+
+    name = property(attrgetter("castwise_policy.name"))
+    _name = name  # Keras' comparisons read this
+
+    def __repr__(self) -> str:
+        return repr(self.castwise_policy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CastwisePolicy) and bool(
+            self.castwise_policy == other.castwise_policy
+        )
+
+    __hash__ = None  # type: ignore[assignment] # as for every policy of Keras
+
+
+class HeldPolicy(CastwisePolicy):
+    """A mixin for the wrapper of a policy of a class that users derived.
 
     It is mixed into the class of Keras that the wrapper has.
     """
 
     def __init__(self, castwise_policy: DTypePolicy) -> None:
         self.castwise_policy = castwise_policy
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped policy."""
-        return self.castwise_policy.name
-
-    _name = name  # Keras' comparisons read this
-
-    @property
-    def compute_dtype(self) -> str:
-        """The compute dtype of the wrapped policy."""
-        return self.castwise_policy.compute_dtype
-
-    @property
-    def variable_dtype(self) -> str:
-        """The variable dtype of the wrapped policy."""
-        return self.castwise_policy.variable_dtype
-
-    @property
-    def quantization_mode(self) -> str | None:
-        """The quantization mode of the wrapped policy."""
-        return self.castwise_policy.quantization_mode
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the config that the wrapped policy itself would give."""
-        return self.castwise_policy.get_config()
 
     @property  # type: ignore[misc] # as unittest.mock does
     def __class__(self) -> type:
@@ -120,17 +84,15 @@ class HeldPolicy:
         return getattr(self.castwise_policy, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        keras_class = type(self).__mro__[2]  # after its own and this one
+        keras_class = type(self).__bases__[1]
         return policy_of_custom_class, (self.castwise_policy, keras_class)
 
-    def __repr__(self) -> str:
-        return repr(self.castwise_policy)
 
-    def __eq__(self, other: object) -> bool:
-        is_held_policy = isinstance(other, HeldPolicy)
-        return is_held_policy and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
-
-    __hash__ = None  # type: ignore[assignment] # as for every policy of Keras
+for _name in ("compute_dtype", "variable_dtype", "quantization_mode", "get_config"):
+    setattr(HeldPolicy, _name, property(attrgetter(f"castwise_policy.{_name}")))
+    setattr(KerasPolicy, _name, property(attrgetter(f"keras_policy.{_name}")))
+for _name in ("name", "convert_input"):
+    setattr(KerasPolicy, _name, property(attrgetter(f"keras_policy.{_name}")))
 
 
 def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:

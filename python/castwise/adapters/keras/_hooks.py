@@ -16,9 +16,9 @@ from castwise.environment.frameworks import require
 
 Original = Callable[..., Any]
 
+# Keras' global attribute with the last policy in force: castwise's, Keras', and whether castwise
+# took it from Keras.
 _KNOWN = "castwise_dtype_policy"
-"""Keras' global attribute with the last policy in force: castwise's, Keras', and whether castwise
-took it from Keras."""
 
 
 def _keras_state() -> Any:
@@ -114,10 +114,12 @@ def clear_session(original: Original, *args: Any, **kwargs: Any) -> None:
     config.clear_dtype_policy()
 
 
-def map_from_config(original: Original, config: dict[str, Any], custom_objects: Any = None) -> Any:
+def map_from_config(
+    original: Original, cls: Any, config: dict[str, Any], custom_objects: Any = None
+) -> Any:
     """Hook of ``DTypePolicyMap.from_config``: accept the options of castwise's maps."""
     if {"match", "on_overlap"}.isdisjoint(config):
-        return original(config, custom_objects)
+        return original(cls, config, custom_objects)
     return to_keras(DTypePolicyMap.from_config(config, custom_objects))
 
 

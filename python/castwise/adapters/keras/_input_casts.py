@@ -16,20 +16,19 @@ from castwise._core import cast, finfo, formats
 from castwise.environment.frameworks import require
 from castwise.loss_scale._unscaling import all_finite
 
+# The sizes of the floats that all backends compute in.
 _BITS = {
     name: finfo(name).bits
     for name in formats()
     if finfo(name).kind == "float" and finfo(name).bits >= np.finfo(np.float16).bits
 }
-"""The sizes of the floats that all backends compute in."""
 
 _DOUBLE = np.finfo(np.float64).bits
 
+# From this many elements on, a kernel and the check take less time than Keras' cast.
 _WORTHWHILE = 512
-"""From this many elements on, a kernel and the check take less time than Keras' cast."""
 
-_OF_ML_DTYPES = 2
-"""numpy's `isbuiltin` of registered dtypes: bfloat16 and the 8-bit floats."""
+_OF_ML_DTYPES = 2  # numpy's `isbuiltin` of registered dtypes: bfloat16 and the 8-bit floats
 
 
 def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None:

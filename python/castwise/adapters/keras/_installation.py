@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
-from castwise.adapters._replaced_function import ReplacedFunction
+from castwise.adapters._replaced_function import ReplacedFunction, patched
 from castwise.adapters.keras import _hooks as hooks
 from castwise.dtype_policies import _configs as configs
-from castwise.environment.frameworks import require, tested_releases
+from castwise.environment.frameworks import require
 from castwise.environment.switch import Switch, Turn
 
 
@@ -77,41 +76,36 @@ def uninstall() -> None:
 
 def _hook() -> Callable[[], None]:
     """Put the hooks in; return a function that takes them out again."""
-    keras = require("keras")
-    try:
-        undo_hooks = _hook_in(keras)
-    except (AttributeError, ImportError, KeyError, TypeError) as error:
-        raise RuntimeError(
-            f"The installed keras {keras.__version__} differs from those that castwise can patch "
-            f"({error}), and was left as it was; install one of keras {tested_releases('keras')}."
-        ) from error
+    with patched("keras") as undo:
+        _hook_in(require("keras"), undo)
+        undo_hooks = undo.pop_all()
     with undo_hooks:
         hooks.adopt()
         return undo_hooks.pop_all().close
 
 
-def _hook_in(keras: Any) -> ExitStack:
-    """Replace Keras' functions by hooks; closing the stack puts the originals back."""
+def _hook_in(keras: Any, undo: ExitStack) -> None:
+    """Replace Keras' functions by hooks."""
     policies = import_module("keras.src.dtype_policies")
     policy = import_module("keras.src.dtype_policies.dtype_policy")
     state = import_module("keras.src.backend.common.global_state")
-    with ExitStack() as undo:
-        for function, hook in (
-            (policies.get, hooks.with_policies_of_keras),
-            (keras.saving.serialize_keras_object, hooks.with_policies_of_keras),
-            (policy.dtype_policy, hooks.dtype_policy),
-            (policy.set_dtype_policy, hooks.set_dtype_policy),
-            (state.clear_session, hooks.clear_session),
-        ):
-            _replace_function(undo, function, hook)
-        _replace_class_method(undo, policies.DTypePolicyMap, "from_config", hooks.map_from_config)
-        if keras.config.backend() == "numpy":
-            _replace_function(undo, _numpy_core().convert_to_tensor, hooks.convert_to_tensor)
-        else:
-            _replace_method(undo, policy.DTypePolicy, "convert_input", hooks.convert_input)
-        configs.OTHER_LIBRARIES.append(hooks.read_policy)
-        undo.callback(configs.OTHER_LIBRARIES.remove, hooks.read_policy)
-        return undo.pop_all()
+    of_inputs = (
+        (_numpy_core().convert_to_tensor, hooks.convert_to_tensor)
+        if keras.config.backend() == "numpy"
+        else (policy.DTypePolicy.convert_input, hooks.convert_input)
+    )
+    for function, hook in (
+        (policies.get, hooks.with_policies_of_keras),
+        (keras.saving.serialize_keras_object, hooks.with_policies_of_keras),
+        (policy.dtype_policy, hooks.dtype_policy),
+        (policy.set_dtype_policy, hooks.set_dtype_policy),
+        (state.clear_session, hooks.clear_session),
+        (policies.DTypePolicyMap.from_config.__func__, hooks.map_from_config),
+        of_inputs,
+    ):
+        undo.callback(ReplacedFunction(function, hook).restore)
+    configs.OTHER_LIBRARIES.append(hooks.read_policy)
+    undo.callback(configs.OTHER_LIBRARIES.remove, hooks.read_policy)
 
 
 def _numpy_core() -> Any:
@@ -119,32 +113,6 @@ def _numpy_core() -> Any:
     with suppress(ModuleNotFoundError):
         return import_module("keras.src.backend.numpy.ops.core")
     return import_module("keras.src.backend.numpy.core")
-
-
-def _replace_function(undo: ExitStack, function: Any, hook: hooks.Original) -> None:
-    undo.callback(ReplacedFunction(function, hook).restore)
-
-
-def _replace_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Original) -> None:
-    original = vars(cls)[name]
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return hook(original, self, *args, **kwargs)
-
-    setattr(cls, name, method)
-    undo.callback(setattr, cls, name, original)
-
-
-def _replace_class_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Original) -> None:
-    original = vars(cls)[name]
-
-    @functools.wraps(original.__func__)
-    def method(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return hook(functools.partial(original.__func__, cls), *args, **kwargs)
-
-    setattr(cls, name, classmethod(method))
-    undo.callback(setattr, cls, name, original)
 
 
 # The switch of an earlier copy of this module, if there is one: what it installed can be undone.

@@ -2,13 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from castwise.adapters._map_argument import refuse_unused
-from castwise.adapters.keras._layer_paths import PlacedLayer
-from castwise.dtype_policies import DTypePolicyMap, Explanation
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation, get
+from castwise.environment.frameworks import require
+
+
+class PlacedLayer(NamedTuple):
+    """A layer, and the paths under which a map may know it."""
+
+    path: str  # Keras' path, or the one that it would set
+    # The paths with more of the names of the models and layers that hold it, longest first.
+    longer: tuple[str, ...]
+    layer: Any
+
+    @property
+    def shorter(self) -> tuple[str, ...]:
+        """The paths with fewer of these names, longest first."""
+        return _ends(self.path)
+
+
+def placed_layers(model: Any) -> list[PlacedLayer]:
+    """Return each layer of a model with its paths, the model first; a shared layer once.
+
+    Keras sets the path of a layer when it is built: with the names of what holds it if it is built
+    by a call of that, without them if it is built from a config, by itself, as layers of loaded and
+    of cloned models are. So the path of a layer changes where a model is saved and loaded.
+
+    A layer that is not built, or has nothing to build (Dropout), gets the path that Keras would
+    set: beside its siblings if these have paths, else below the layer that holds it. Layers of a
+    functional model, which are built outside of it, are below no other layer. `InputLayer` is left
+    out: it computes nothing, and an input has its own dtype.
+
+    Where several layers have one path, each has its longest path alone.
+    """
+    path = model.path or model.name
+    placed = list(_walk(model, path, path, set()))
+    counts = Counter(place.path for place in placed)
+    return [
+        place._replace(path=place.longer[0], longer=())
+        if counts[place.path] > 1 and place.longer
+        else place
+        for place in placed
+    ]
+
+
+def _walk(layer: Any, path: str, full: str, ids: set[int]) -> Iterator[PlacedLayer]:
+    ids.add(id(layer))
+    longer = (full, *_ends(full)) if full.endswith(f"/{path}") else ()
+    yield PlacedLayer(
+        path, tuple(longer_path for longer_path in longer if len(longer_path) > len(path)), layer
+    )
+    input_layer = require("keras").layers.InputLayer
+    children = [child for child in layer._layers if not isinstance(child, input_layer)]
+    prefix = _prefix(layer, path, children)
+    above = "" if _is_functional(layer) else f"{full}/"
+    for child in children:
+        if id(child) not in ids:
+            yield from _walk(child, child.path or prefix + child.name, above + child.name, ids)
+
+
+def _ends(path: str) -> tuple[str, ...]:
+    """Return a path without its first name, without its first two, and so on."""
+    names = path.split("/")
+    return tuple("/".join(names[count:]) for count in range(1, len(names)))
+
+
+def _prefix(layer: Any, path: str, children: list[Any]) -> str:
+    """Return the beginning of the paths of a layer's children."""
+    for child in children:
+        if child.path and f"/{child.path}".endswith(f"/{child.name}"):
+            return str(child.path).removesuffix(child.name)
+    return "" if _is_functional(layer) else f"{path}/"
+
+
+def _is_functional(layer: Any) -> bool:
+    """Tell whether the layer is a functional model, whose layers were called before it existed."""
+    return hasattr(layer, "_nodes_by_depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +105,16 @@ def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Match
     layer; or all layers are built, and no key matches any.
     """
     all_paths = policy_map.explain(path for place in layers for path in (place.path, *place.longer))
-    paths = [_lookup(policy_map, place, all_paths) for place in layers]
+    paths, shortened = [], {}
+    for place in layers:
+        candidates = (place.path, *place.longer)
+        matched = {
+            path: all_paths.paths[path].key for path in candidates if all_paths.paths[path].matches
+        }
+        _refuse_several(policy_map, place, matched)
+        paths.append(next(iter(matched), place.path))
+        if place.longer and [*matched] == [place.path]:
+            shortened[place.path] = place.longer[0]
     explanation = policy_map.explain(paths)
     _refuse_ambiguous(explanation)
     reasons = tuple(_reasons(policy_map, explanation, layers))
@@ -43,37 +125,25 @@ def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Match
         explanation,
         [(path, place.layer) for path, place in pairs],
         {place.path: path for path, place in pairs if path != place.path},
-        {path: place.longer[0] for path, place in pairs if _matches_only(place, path, all_paths)},
+        shortened,
         reasons,
     )
 
 
-def _lookup(policy_map: DTypePolicyMap, entry: PlacedLayer, all_paths: Explanation) -> str:
-    """Return the path of a layer that a key matches; its own if none does."""
-    paths_with_match = [
-        path for path in (entry.path, *entry.longer) if all_paths.paths[path].matches
-    ]
-    keys: dict[str | None, str] = {}
-    for path in paths_with_match:
-        keys.setdefault(all_paths.paths[path].key, path)
-    if len(keys) > 1 and policy_map.on_overlap == "raise" and None not in keys:
-        pairs = " and ".join(f"{path!r} by {key!r}" for key, path in keys.items())
+def _refuse_several(
+    policy_map: DTypePolicyMap, place: PlacedLayer, matched: dict[str, str | None]
+) -> None:
+    """Refuse a layer of which different keys match different paths."""
+    paths: dict[str | None, str] = {}
+    for path, key in matched.items():
+        paths.setdefault(key, path)
+    if len(paths) > 1 and policy_map.on_overlap == "raise" and None not in paths:
+        pairs = " and ".join(f"{path!r} by {key!r}" for key, path in paths.items())
         raise ValueError(
-            f"the layer {entry.path!r} is matched under two of its paths, {pairs}: it has the "
+            f"the layer {place.path!r} is matched under two of its paths, {pairs}: it has the "
             "longer one where its model is not loaded from a config; nothing was changed. "
             'Make the keys disjoint, or use on_overlap="first" for that of its present path'
         )
-    return paths_with_match[0] if paths_with_match else entry.path
-
-
-def _matches_only(entry: PlacedLayer, path: str, all_paths: Explanation) -> bool:
-    """Tell whether keys match the path of a layer, and none of its longer ones."""
-    paths_with_match = [
-        layer_path
-        for layer_path in (entry.path, *entry.longer)
-        if all_paths.paths[layer_path].matches
-    ]
-    return bool(entry.longer) and paths_with_match == [path] == [entry.path]
 
 
 def _refuse_ambiguous(explanation: Explanation) -> None:
@@ -118,3 +188,37 @@ def _first_match(policy_map: DTypePolicyMap, paths: dict[str, str]) -> str | Non
     """Return what is behind the first path that a map matches."""
     matches = policy_map.explain(paths).paths
     return next((paths[path] for path, match in matches.items() if match.matches), None)
+
+
+def as_policy_map(policy_map: Any, example: Any) -> DTypePolicyMap:
+    """Return a map, given as a map or as the config of one.
+
+    TypeError: It is neither a map nor a config. ValueError: No map can be made from the config.
+    """
+    if isinstance(policy_map, dict) and "class_name" in policy_map:
+        try:
+            policy_map = get(policy_map)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"policy_map={example!r} is not the config of a map ({error!r}); "
+                "castwise.dtype_policies.serialize(policy_map) makes one"
+            ) from error
+    if isinstance(policy_map, DTypePolicyMap):
+        return policy_map
+    remedy = (
+        "cast_model(model, policy) is for one policy of all layers"
+        if isinstance(policy_map, DTypePolicy | str)
+        else "give DTypePolicyMap(default_policy, {path or pattern: policy, ...})"
+    )
+    raise TypeError(f"policy_map={example!r} is not a map of policies; {remedy}")
+
+
+def refuse_unused(explanation: Explanation, reasons: Iterable[str] = ()) -> None:
+    """Raise ValueError if a map has keys and uses none of them; say why, if that is known."""
+    if not explanation.unused or len(explanation.unused) < len(explanation.keys):
+        return
+    key, nearest = next(iter(explanation.unused.items()))
+    why = "; ".join(reasons) or f"the path nearest to {key!r} is {nearest!r}"
+    raise ValueError(
+        f"policy_map: no layer of the model matches any of its keys, and nothing was changed: {why}"
+    )

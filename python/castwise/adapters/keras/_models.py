@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from castwise.adapters._map_argument import as_policy_map
-from castwise.adapters.keras._derived_state import derive_again
-from castwise.adapters.keras._notes import (
-    casts_that_stay,
-    layers_not_built,
-    layers_that_stay,
-    overflows,
-    paths_that_changed,
-)
-from castwise.adapters.keras._optimizers import known_variables, notes
-from castwise.adapters.keras._plan import LayerPlan, plan_layers, policy_in_force
+from castwise.adapters.keras import _notes as notes
+from castwise.adapters.keras._layer_state import derive_again, known_variables, recast, stored_dtype
+from castwise.adapters.keras._matching import as_policy_map
+from castwise.adapters.keras._plan import LayerPlan, can_be_quantized, plan_layers, policy_in_force
 from castwise.adapters.keras._policies import from_keras
-from castwise.adapters.keras._quantization import NO_SUPPORT, quantize_layers
 from castwise.adapters.keras._report import AppliedPolicies
-from castwise.adapters.keras._variables import recast, stored_dtype
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.environment.frameworks import require
+
+# Why a layer was not quantized, in the words of Keras 3.16's `QuantizationReport`.
+_NO_SUPPORT = "no quantize support"
+_ALREADY_QUANTIZED = "already quantized"
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
@@ -91,7 +87,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         variables, overflow_names = _recast_variables(plans)
     for plan in plans:
         plan.layer._dtype_policy = plan.policy
-    quantized, skipped = quantize_layers(plans)
+    quantized, skipped = _quantize_layers(plans)
     with_weights = {plan.path for plan in plans if plan.layer.weights and not plan.layer._layers}
     layers = [plan.layer for plan in plans]
     derive_again(layers)
@@ -106,14 +102,14 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         {variable.path: dtypes for variable, dtypes in variables.values()},
         quantized,
         skipped,
-        tuple(path for path, reason in skipped if reason == NO_SUPPORT and path in with_weights),
+        tuple(path for path, reason in skipped if reason == _NO_SUPPORT and path in with_weights),
         (
-            *paths_that_changed(matching),
-            *notes(model, set(variables)),
-            *overflows(overflow_names),
-            *casts_that_stay(layers),
-            *layers_that_stay(plans),
-            *layers_not_built(plans, len(policy_map)),
+            *notes.paths_that_changed(matching),
+            *notes.optimizers_that_stay(model, set(variables)),
+            *notes.overflows(overflow_names),
+            *notes.casts_that_stay(layers),
+            *notes.layers_that_stay(plans),
+            *notes.layers_not_built(plans, len(policy_map)),
         ),
     )
 
@@ -175,6 +171,50 @@ def _recast_variables(
                 if not recast(variable, dtype):
                     overflow_names.append((variable, dtype))
     return recast_layers, overflow_names
+
+
+def _quantize_layers(
+    plans: Sequence[LayerPlan],
+) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
+    """Quantize layers; return those that were, and those that were not with the reason.
+
+    As in Keras' report, models are in neither: they are what their layers are.
+    """
+    quantized, skipped = [], []
+    model = require("keras").Model
+    for plan in plans:
+        if isinstance(plan.layer, model):
+            continue
+        if plan.is_quantized:
+            skipped.append((plan.path, _ALREADY_QUANTIZED))
+        elif plan.quantize is not None and not _quantize(plan):
+            skipped.append((plan.path, _NO_SUPPORT))
+        elif plan.quantize is not None:
+            name = policy_in_force(plan.layer).name
+            quantized.append((plan.path, plan.layer.quantization_mode, name))
+    return tuple(quantized), tuple(skipped)
+
+
+def _quantize(plan: LayerPlan) -> bool:
+    """Quantize a layer; return False if its class does not support that.
+
+    Keras sets the policy of the layer: since 3.15 an ``int4`` without a block size is "int4/128".
+    """
+    layer, policy = plan.layer, plan.quantize
+    if not can_be_quantized(layer):
+        return False
+    try:
+        if policy.quantization_mode == "float8":
+            layer.dtype_policy = policy  # as Keras: the setter quantizes, with the policy's history
+        elif hasattr(policy, "block_size"):
+            config = require("keras").quantizers.Int4QuantizationConfig
+            layer.quantize(config=config(block_size=policy.block_size))
+        else:
+            layer.quantize(policy.quantization_mode)
+    except NotImplementedError:  # a subclass of a class that can be quantized
+        layer._dtype_policy = plan.policy
+        return False
+    return True
 
 
 def _map(policy_map: Any) -> DTypePolicyMap:

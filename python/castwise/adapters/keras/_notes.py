@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from castwise.adapters.keras._layer_state import optimizers_of
 from castwise.adapters.keras._matching import Matching
 from castwise.adapters.keras._plan import LayerPlan, policy_in_force
 from castwise.config import is_float_dtype
+from castwise.environment.frameworks import require
 
 
 def paths_that_changed(matching: Matching) -> Iterator[str]:
@@ -24,6 +26,29 @@ def paths_that_changed(matching: Matching) -> Iterator[str]:
             yield f"{count} {words}, such as {used_path!r} of the paths {path!r} and {other!r}."
     for reason in matching.reasons:
         yield f"{reason[0].upper()}{reason[1:]}."
+
+
+def optimizers_that_stay(model: Any, recast_ids: set[int]) -> Iterator[str]:
+    """Write of optimizers that do not follow the variables of a compiled model."""
+    optimizers = optimizers_of(model)
+    scaling = require("keras").optimizers.LossScaleOptimizer
+    has_scaling = any(isinstance(optimizer, scaling) for optimizer in optimizers)
+    if optimizers and model.dtype_policy.name == "mixed_float16" and not has_scaling:
+        yield (
+            "The model was compiled before it became mixed_float16, so that its optimizer scales "
+            "no loss; compile it again, or wrap the optimizer in keras.optimizers."
+            "LossScaleOptimizer."
+        )
+    for optimizer in optimizers:
+        recast = [
+            variable for variable in optimizer._trainable_variables if id(variable) in recast_ids
+        ]
+        if recast and not isinstance(optimizer, scaling):
+            yield (
+                f"The optimizer {optimizer.name!r} keeps its own variables as they are, for "
+                f"{len(recast)} variables that were cast; compile the model again to have them "
+                "made anew."
+            )
 
 
 def casts_that_stay(layers: list[Any]) -> Iterator[str]:

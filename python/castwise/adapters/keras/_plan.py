@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
 from typing import Any
 
-from castwise.adapters.keras._layer_paths import placed_layers
-from castwise.adapters.keras._map_view import view_of
-from castwise.adapters.keras._matching import Matching, match_layers
-from castwise.adapters.keras._policies import from_keras, to_keras
-from castwise.adapters.keras._variables import own_variables, stored_dtype
+from castwise.adapters.keras._layer_state import own_variables, stored_dtype
+from castwise.adapters.keras._matching import Matching, match_layers, placed_layers
+from castwise.adapters.keras._policies import from_keras, map_view, to_keras
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation
 from castwise.dtype_policies._configs import policy_named
 from castwise.dtype_policies._policy import plain_name
 
-_CALIBRATED = ("gptq", "awq")
-"""Modes of quantization that need a data set."""
+_CALIBRATED = ("gptq", "awq")  # modes of quantization that need a data set
 
+# What a class defines that can be quantized: a method up to Keras 3.15, a description since.
 _SUPPORT = {"quantize", "_quantization_geometry"}
-"""What a class defines that can be quantized: a method up to Keras 3.15, a description since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +41,12 @@ class LayerPlan:
 def plan_layers(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
     """Plan the changes of all layers of a model."""
     matching = match_layers(policy_map, placed_layers(model))
-    explanation = matching.explanation
-    planner = _Planner(copy.copy(policy_map))
-    plans = [
-        planner.plan(path, layer, _policy_at(path, explanation)) for path, layer in matching.layers
-    ]
+    own_map = copy.copy(policy_map)
+    converted = functools.cache(to_keras)
+    plans = []
+    for path, layer in matching.layers:
+        target = _policy_at(path, matching.explanation)
+        plans.append(_plan(path, layer, target, converted(target), own_map))
     _refuse_conflicts(plans)
     return matching, plans
 
@@ -61,49 +60,41 @@ def _policy_at(path: str, explanation: Explanation) -> DTypePolicy:
     return policy
 
 
-class _Planner:
-    """Plan the layers of one model; each policy is converted once."""
-
-    def __init__(self, policy_map: DTypePolicyMap) -> None:
-        self._map = policy_map
-        self._keras_policies: dict[DTypePolicy, Any] = {}
-
-    def plan(self, path: str, layer: Any, target: DTypePolicy) -> LayerPlan:
-        """Plan the change of a layer. ValueError for what is impossible."""
-        if target not in self._keras_policies:
-            self._keras_policies[target] = to_keras(target)
-        policy = self._keras_policies[target]
-        before = policy_in_force(layer)
-        if not is_float_dtype(before.compute_dtype):
-            return LayerPlan(path, layer, before.name, layer._dtype_policy)
-        if not layer.built and target.quantization_mode is not None and not can_be_quantized(layer):
-            raise ValueError(
-                f"{path!r} is not built, so that it is unknown what in it can be quantized with "
-                f"policy={target.name!r}; build the model first"
-            )
-        if not layer.built:
-            # Layers that it makes when it is built look up their own paths in the map.
-            if len(self._map):
-                policy = view_of(self._map, to_keras, from_keras, until_built=policy)
-            recasts = _recasts(path, layer, policy.variable_dtype)
-            return LayerPlan(path, layer, before.name, policy, recasts)
-        quantize = None
-        if before.quantization_mode is not None:
-            if from_keras(before) == target:
-                return LayerPlan(path, layer, before.name, layer._dtype_policy, is_quantized=True)
-            raise ValueError(
-                f"{path!r} is quantized ({before.name!r}), which cannot be undone; give its path a "
-                f"key with {before.name!r}, or load the model from before it was quantized"
-            )
-        if target.quantization_mode is not None:
-            policy, quantize = to_keras(policy_named(plain_name(target))), policy
-            if can_be_quantized(layer) and target.quantization_mode in _CALIBRATED:
-                raise ValueError(
-                    f"{path!r}: policy={target.name!r} needs a data set to calibrate with; call "
-                    f"quantize({target.quantization_mode!r}, config=...) of the layer or the model"
-                )
+def _plan(
+    path: str, layer: Any, target: DTypePolicy, policy: Any, policy_map: DTypePolicyMap
+) -> LayerPlan:
+    """Plan the change of a layer to `target`, in Keras `policy`. ValueError for the impossible."""
+    before = policy_in_force(layer)
+    if not is_float_dtype(before.compute_dtype):
+        return LayerPlan(path, layer, before.name, layer._dtype_policy)
+    if not layer.built and target.quantization_mode is not None and not can_be_quantized(layer):
+        raise ValueError(
+            f"{path!r} is not built, so that it is unknown what in it can be quantized with "
+            f"policy={target.name!r}; build the model first"
+        )
+    if not layer.built:
+        # Layers that it makes when it is built look up their own paths in the map.
+        if len(policy_map):
+            policy = map_view(policy_map, until_built=policy)
         recasts = _recasts(path, layer, policy.variable_dtype)
-        return LayerPlan(path, layer, before.name, policy, recasts, quantize)
+        return LayerPlan(path, layer, before.name, policy, recasts)
+    quantize = None
+    if before.quantization_mode is not None:
+        if from_keras(before) == target:
+            return LayerPlan(path, layer, before.name, layer._dtype_policy, is_quantized=True)
+        raise ValueError(
+            f"{path!r} is quantized ({before.name!r}), which cannot be undone; give its path a "
+            f"key with {before.name!r}, or load the model from before it was quantized"
+        )
+    if target.quantization_mode is not None:
+        policy, quantize = to_keras(policy_named(plain_name(target))), policy
+        if can_be_quantized(layer) and target.quantization_mode in _CALIBRATED:
+            raise ValueError(
+                f"{path!r}: policy={target.name!r} needs a data set to calibrate with; call "
+                f"quantize({target.quantization_mode!r}, config=...) of the layer or the model"
+            )
+    recasts = _recasts(path, layer, policy.variable_dtype)
+    return LayerPlan(path, layer, before.name, policy, recasts, quantize)
 
 
 def policy_in_force(layer: Any) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 from castwise.adapters.keras._custom_policies import (
-    HeldPolicy,
+    CastwisePolicy,
     KerasPolicy,
     known_class,
     policy_of_custom_class,
 )
-from castwise.adapters.keras._map_view import MapView, view_of
-from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get, serialize
 from castwise.dtype_policies._configs import CLASSES
 from castwise.environment.frameworks import require
 
@@ -56,7 +57,7 @@ def to_keras(policy: Any) -> Any:
     if isinstance(policy, KerasPolicy):
         return policy.keras_policy
     if isinstance(policy, DTypePolicyMap):
-        return view_of(policy, to_keras, from_keras)
+        return map_view(policy)
     name = known_class(type(policy)).__name__
     cls = getattr(keras.dtype_policies, name, None)
     if cls is None:
@@ -111,7 +112,7 @@ def from_keras(policy: Any) -> Any:
 
     """
     keras = require("keras")
-    if isinstance(policy, MapView | HeldPolicy):
+    if isinstance(policy, CastwisePolicy):
         return policy.castwise_policy
     if isinstance(policy, DTypePolicy):
         return policy
@@ -146,6 +147,79 @@ def _from_map(policy: Any, keras: Any) -> DTypePolicyMap:
         default = from_keras(default)
     items = {key: from_keras(keras.dtype_policies.get(policy._policy_map[key])) for key in policy}
     return DTypePolicyMap(default, items, match=matching_of(keras.__version__))
+
+
+class MapView(CastwisePolicy):
+    """A mixin that makes a map of Keras read and write one of castwise.
+
+    It is mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
+    `until_built` is the default policy that a layer, which asks for it until it is built and has a
+    path, gets where its path is known before.
+    """
+
+    def __init__(self, castwise_policy: DTypePolicyMap, until_built: Any) -> None:
+        self.castwise_policy = castwise_policy
+        self._until_built = until_built
+        self._keras_policies: dict[int, tuple[DTypePolicy, Any]] = {}
+
+    def _as_keras(self, policy: DTypePolicy) -> Any:
+        """Convert a policy of the map for Keras; the same policy always gives the same object."""
+        seen_policy, policy_of_keras = self._keras_policies.get(id(policy), (None, None))
+        if seen_policy is not policy:
+            policy_of_keras = to_keras(policy)
+            self._keras_policies[id(policy)] = policy, policy_of_keras
+        return policy_of_keras
+
+    @property
+    def default_policy(self) -> Any:
+        """The policy of paths that no key matches, and of layers without a path."""
+        if self._until_built is not None:
+            return self._until_built
+        return self._as_keras(self.castwise_policy.default_policy)
+
+    def __getitem__(self, path: str) -> Any:
+        return self._as_keras(self.castwise_policy[path])
+
+    def __setitem__(self, key: str, policy: Any) -> None:
+        if isinstance(policy, require("keras").dtype_policies.DTypePolicy):
+            policy = from_keras(policy)
+        self.castwise_policy[key] = policy
+
+    def __delitem__(self, key: str) -> None:
+        del self.castwise_policy[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.castwise_policy
+
+    def __len__(self) -> int:
+        return len(self.castwise_policy)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.castwise_policy)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the map's config, for Keras' class, without changing the map."""
+        config: dict[str, Any] = serialize(self.castwise_policy)["config"]
+        return config
+
+    @property  # type: ignore[misc] # as unittest.mock does
+    def __class__(self) -> Any:
+        """Keras' class, for the configs of layers, so that Keras loads them without castwise."""
+        return require("keras").dtype_policies.DTypePolicyMap
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return map_view, (self.castwise_policy, self._until_built)
+
+
+def map_view(policy_map: DTypePolicyMap, until_built: Any = None) -> Any:
+    """Return a map of Keras that reads and writes `policy_map`; see `MapView`."""
+    return _map_view_class()(policy_map, until_built)
+
+
+@functools.cache
+def _map_view_class() -> Any:
+    keras_map = require("keras").dtype_policies.DTypePolicyMap
+    return type("DTypePolicyMapView", (MapView, keras_map), {})
 
 
 def matching_of(version: str) -> Any:

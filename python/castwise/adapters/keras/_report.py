@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from castwise.dtype_policies import Explanation
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.text.brief import brief, counted, listed
+from castwise.text.plain import plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,7 @@ class AppliedPolicies(Rendered):
             counted(len(self.notes), "note") if self.notes else None,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same in plain types, fit for JSON."""
-        return {
-            "explanation": self.explanation.to_dict(),
-            "layers": {path: list(names) for path, names in self.layers.items()},
-            "variables": {path: list(dtypes) for path, dtypes in self.variables.items()},
-            "quantized": [list(layer) for layer in self.quantized],
-            "skipped": [list(layer) for layer in self.skipped],
-            "unquantized": list(self.unquantized),
-            "notes": list(self.notes),
-        }
+    to_dict = plain_fields
 
     def __sheet__(self) -> Sheet:
         lines = [

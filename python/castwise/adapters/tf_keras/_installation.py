@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
 from castwise._core import PolicyBase
-from castwise.adapters._replaced_function import ReplacedFunction
+from castwise.adapters._replaced_function import ReplacedFunction, patched
 from castwise.adapters.tf_keras._policies import to_tf_keras
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.environment.frameworks import require, tested_releases
+from castwise.environment.frameworks import require
 from castwise.environment.switch import Switch, Turn
 
 
@@ -70,26 +69,15 @@ def uninstall() -> None:
 
 def _hook() -> Callable[[], None]:
     """Put the hooks in; return a function that takes them out again."""
-    tf_keras = require("tf_keras")
-    try:
-        return _hook_in(tf_keras).close
-    except (AttributeError, ImportError, KeyError, TypeError) as error:
-        raise RuntimeError(
-            f"The installed tf_keras {tf_keras.__version__} differs from those that castwise can "
-            f"patch ({error}), and was left as it was; install one of tf_keras "
-            f"{tested_releases('tf_keras')}."
-        ) from error
-
-
-def _hook_in(tf_keras: Any) -> ExitStack:
-    """Replace functions of tf_keras by hooks; closing the stack puts the originals back."""
-    policies = import_module("tf_keras.src.mixed_precision.policy")
-    layer = tf_keras.layers.Layer
-    with ExitStack() as undo:
-        for function in (policies.get_policy, policies.set_global_policy):
-            undo.callback(ReplacedFunction(function, _with_policy).restore)
-        original = layer._maybe_cast_inputs
-        undo.callback(ReplacedFunction(original, _cast_inputs).restore)
+    with patched("tf_keras") as undo:
+        policies = import_module("tf_keras.src.mixed_precision.policy")
+        layer = require("tf_keras").layers.Layer
+        for function, hook in (
+            (policies.get_policy, _with_policy),
+            (policies.set_global_policy, _with_policy),
+            (layer._maybe_cast_inputs, _cast_inputs),
+        ):
+            undo.callback(ReplacedFunction(function, hook).restore)
         for owner, name, value in (
             (layer, "cast_inputs", _own_cast_inputs),
             (layer, "_mixed_precision_policy", property(lambda self: self.dtype_policy)),
@@ -97,7 +85,7 @@ def _hook_in(tf_keras: Any) -> ExitStack:
         ):
             setattr(owner, name, value)
             undo.callback(delattr, owner, name)
-        return undo.pop_all()
+        return undo.pop_all().close
 
 
 def _with_policy(original: Callable[..., Any], policy: Any) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import cast
-from castwise.adapters._map_argument import as_policy_map, refuse_unused
-from castwise.adapters.keras._derived_state import loses
+from castwise.adapters.keras._layer_state import loses
+from castwise.adapters.keras._matching import as_policy_map, refuse_unused
 from castwise.adapters.keras._report import AppliedPolicies
-from castwise.adapters.tf_keras._layer_state import give_state
 from castwise.adapters.tf_keras._policies import to_tf_keras
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicyMap
@@ -154,12 +154,13 @@ class _Cloner:
     def clone(self, model: Any, prefix: str) -> Any:
         """Copy a model, whose layers have paths that begin with `prefix`."""
         path = prefix.removesuffix("/") or model.name
-        if not _can_be_cloned(model):
+        if not (model._is_graph_network or isinstance(model, require("tf_keras").Sequential)):
             raise ValueError(
                 f"{path!r} is a subclassed model, which cannot be copied; make it under "
                 "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
             )
         clone = self._clone(model, prefix)
+        # The config of a model of layers has no policy of the model's own.
         clone._set_dtype_policy(self._decide(path, model.dtype_policy.name))
         return clone
 
@@ -229,12 +230,26 @@ class _Cloner:
         return policy
 
 
-def _can_be_cloned(model: Any) -> bool:
-    return bool(model._is_graph_network or isinstance(model, require("tf_keras").Sequential))
-
-
 def _check_model(model: Any) -> None:
     if not isinstance(model, require("tf_keras").Model):
         raise TypeError(
             f"model={model!r} is not a model of tf_keras; castwise.adapters.keras is for Keras 3"
         )
+
+
+def give_state(source: Any, target: Any) -> None:
+    """Copy the rest of a layer's state to another layer of its class, after the weights.
+
+    Lookup layers hold a vocabulary in a table, which is neither a weight nor, after `adapt`, in the
+    config. `Normalization` and `Discretization` compute with constants that they derive from their
+    weights.
+    """
+    if hasattr(source, "save_assets"):
+        store: dict[str, Any] = {}
+        source.save_own_variables(store)
+        with tempfile.TemporaryDirectory() as folder:
+            source.save_assets(folder)
+            target.load_assets(folder)
+        target.load_own_variables(store)
+    elif target.built:
+        target.finalize_state()

@@ -9,11 +9,9 @@ torch.amp's; `survey_gradients` logs where gradients lie while a model is traine
 from castwise.adapters.torch._autocast import Autocast, autocast
 from castwise.adapters.torch._bridge import from_numpy, to_numpy
 from castwise.adapters.torch._casting import Loss, cast
-from castwise.adapters.torch._gradients import survey_gradients
-from castwise.adapters.torch._modules import ModuleCast, cast_module, explain
+from castwise.adapters.torch._gradients import GradScaler, survey_gradients
+from castwise.adapters.torch._modules import ModuleCast, cast_module, cast_state_dict, explain
 from castwise.adapters.torch._plan import Summary
-from castwise.adapters.torch._scaling import GradScaler
-from castwise.adapters.torch._state import cast_state_dict
 
 __all__ = [
     "Autocast",

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
-from castwise.adapters.torch._bridge import dtype_name
-from castwise.adapters.torch._cached_dtype import cached_dtypes
-from castwise.adapters.torch._checkpointing import followed_checkpoints
-from castwise.adapters.torch._computing import Computing, compute_dtypes
+from castwise.adapters.torch._bridge import dtype_name, torch_dtype
+from castwise.adapters.torch._checkpointing import FollowedCheckpoints
 from castwise.adapters.torch._in_force import (
     AUTOCAST_DTYPES,
+    COMPUTE_DTYPES,
     Force,
     Region,
     force_of_thread,
     is_in_backward,
     use_force,
 )
-from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy, refuse_unused
+from castwise.adapters.torch._plan import (
+    Named,
+    NameMap,
+    Summary,
+    TensorCast,
+    prefix_of,
+    refuse_lazy,
+    refuse_unused,
+    tensor_names,
+)
 from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 
-__all__ = ["Autocast", "autocast"]
+# The name of the module within torch.compile's; inputs are cast in the inner one.
+_COMPILED = "_orig_mod"
+
+_CACHED: list[Any] = []  # the dtype of each block that caches
+_CACHE_LOCK = threading.RLock()
 
 
 def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
@@ -124,7 +137,7 @@ class Autocast:
             # As in one `with` of torch's: its cache lasts for all calls of the block.
             for device, dtype, is_on in states:
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=is_on))
-            stack.enter_context(followed_checkpoints())
+            stack.enter_context(FollowedCheckpoints())
             stack.enter_context(use_force(self._force(devices, caches)))
             self._blocks.__dict__.setdefault("stacks", []).append(stack.pop_all())
         return self
@@ -160,3 +173,142 @@ def _devices(module: Any) -> tuple[str, ...]:
     if not tensors:
         devices = {"cpu", torch._C._get_accelerator().type}
     return tuple(sorted(filter(torch.amp.is_autocast_available, devices)))
+
+
+@contextmanager
+def cached_dtypes(dtypes: Collection[Any]) -> Iterator[bool]:
+    """Tell whether torch may cache in a block that casts to these: no other dtype is cached.
+
+    torch's cache of cast tensors is one for all threads, and finds a cast by its source alone: a
+    second dtype would get the casts to the first.
+    """
+    with _CACHE_LOCK:
+        is_free = len({*dtypes, *_CACHED}) <= 1
+        if is_free:
+            _CACHED.extend(dtypes)
+    try:
+        yield is_free
+    finally:
+        with _CACHE_LOCK:
+            for dtype in dtypes if is_free else ():
+                _CACHED.remove(dtype)
+
+
+class Computing(NamedTuple):
+    """A module, the dtype in which it computes, and the key that matched."""
+
+    module: Any
+    dtype: Any
+    key: str | None
+
+
+def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
+    """Return the modules that compute in a dtype, under each of their names."""
+    names.prefix = prefix_of(tensor_names(module))
+    computing: dict[str, Computing] = {}
+    seen_dtypes: dict[Any, tuple[str, Any]] = {}
+    for path, child in module.named_modules(remove_duplicate=False):
+        dtype, key = _compute_dtype(path, child, names)
+        seen_path, seen_dtype = seen_dtypes.setdefault(child, (path, dtype))
+        if seen_dtype != dtype:
+            raise ValueError(
+                f"{seen_path!r} and {path!r} are one module, and are to compute in "
+                f"{_dtype_text(seen_dtype)} and {_dtype_text(dtype)}; give both the same dtype."
+            )
+        if dtype is None or _COMPILED in child._modules:
+            continue
+        if isinstance(child, torch.jit.ScriptModule):
+            raise TypeError(
+                f"{_where(path)} is compiled by torch.jit, whose calls cannot be changed; do this "
+                "before it is scripted."
+            )
+        computing[path] = Computing(child, dtype, key)
+    for path, child in module.named_modules():
+        _refuse_several_in_threads(path, child, computing)
+    return computing
+
+
+def _refuse_several_in_threads(path: str, module: Any, computing: dict[str, Computing]) -> None:
+    """Raise ValueError for a DataParallel whose modules compute in several dtypes.
+
+    Its threads get the state of torch's autocast, and nothing else.
+    """
+    if not isinstance(module, torch.nn.DataParallel) or len(module.device_ids) < 2:  # noqa: PLR2004
+        return
+    ids = set(map(id, module.modules()))
+    dtypes = {entry.dtype: name for name, entry in computing.items() if id(entry.module) in ids}
+    if len(dtypes) > 1 or (dtypes and path not in computing):
+        raise ValueError(
+            f"{_where(path)} is a torch.nn.DataParallel, whose threads follow one dtype, but "
+            f"{' and '.join(map(repr, dtypes.values()))} compute in "
+            f"{' and '.join(map(dtype_name, dtypes))}; give one dtype for all of it, or use "
+            "torch.nn.parallel.DistributedDataParallel."
+        )
+
+
+def _where(path: str) -> str:
+    return f"module {path!r}" if path else "the module"
+
+
+def _dtype_text(dtype: Any) -> str:
+    return "the dtype of its inputs" if dtype is None else dtype_name(dtype)
+
+
+def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
+    """Return the dtype in which a module computes (None for that of its caller), and the key.
+
+    ValueError: torch stores the dtype but does not compute in it, or does not cast the parameters
+    to it.
+    """
+    target, key, _ = names.module(path)
+    parameters = _own_floating(path, module)
+    if key is not None or names.is_uniform or names.of_modules:
+        dtype = None if target is None else torch_dtype(target)
+    else:
+        dtype = _dtype_of_keys(parameters, names)
+    if dtype is None:
+        return None, key
+    if dtype not in COMPUTE_DTYPES:
+        raise ValueError(
+            f"{_where(path)} would compute in {dtype}, in which torch does not; give a dtype such "
+            'as "bfloat16".'
+        )
+    for entry in parameters:
+        if dtype not in AUTOCAST_DTYPES and entry.tensor.dtype != dtype:
+            raise ValueError(
+                f"{_where(path)} would compute in {dtype}, but {entry.path!r} is "
+                f"{dtype_name(entry.tensor.dtype)}, and torch's autocast casts to 16 bits only; "
+                "cast it by cast_module, or give the module another dtype."
+            )
+    return dtype, key
+
+
+def _own_floating(path: str, module: Any) -> list[Named]:
+    """Return the floating parameters of a module itself."""
+    return [
+        Named(f"{path}.{name}" if path else name, path, parameter)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_floating_point()
+    ]
+
+
+def _dtype_of_keys(parameters: list[Named], names: NameMap) -> Any:
+    """Return the dtype that keys give to a module's parameters, else that which these have.
+
+    None where they have several, or one in which torch does not compute.
+    """
+    dtype = None
+    for entry in parameters:
+        target = names.tensor(entry).target
+        candidate = entry.tensor.dtype if target is None else torch_dtype(target)
+        if target is None and candidate not in COMPUTE_DTYPES:
+            return None  # its author is responsible for it
+        dtype = candidate if dtype is None else _promote(dtype, candidate)
+    return dtype
+
+
+def _promote(left: Any, right: Any) -> Any:
+    """Return the dtype of a sum; torch has no sums in dtypes that it only stores."""
+    if left == right or left not in COMPUTE_DTYPES:
+        return left
+    return torch.promote_types(left, right) if right in COMPUTE_DTYPES else right

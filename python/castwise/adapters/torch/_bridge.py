@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 torch: Any = require("torch")
 
-__all__ = ["from_numpy", "to_numpy"]
-
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
     """Return a numpy array that shares a tensor's memory: writing to one changes the other.
@@ -54,15 +52,8 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
-    if (
-        tensor.requires_grad
-        or not tensor.is_cpu
-        or tensor.layout is not torch.strided
-        or tensor.is_nested
-        or tensor.is_conj()
-        or tensor.is_neg()
-    ):
-        raise ValueError(f"tensor {_hidden_kind(tensor)}.")
+    if (obstacle := _obstacle_of_numpy(tensor)) is not None:
+        raise ValueError(f"tensor {obstacle}.")
     return plain_array(tensor)
 
 
@@ -127,7 +118,7 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
         )
     if not array.size:
         return torch.empty(array.shape, dtype=dtype)
-    obstacle = _obstacle(array)
+    obstacle = _obstacle_of_torch(array)
     if obstacle is not None and copy is False:
         raise ValueError(
             f"array {obstacle}, which torch cannot look at; give array.copy(), or copy=None."
@@ -191,8 +182,8 @@ def _numpy_dtypes() -> dict[Any, tuple[np.dtype[Any], Any]]:
     return dtypes
 
 
-def _hidden_kind(tensor: Any) -> str:
-    """Say why numpy cannot use a tensor's memory, and what to call."""
+def _obstacle_of_numpy(tensor: Any) -> str | None:
+    """Say why numpy cannot use a tensor's memory, and what to call; None if it can."""
     if tensor.requires_grad:
         return "is tracked by autograd; give tensor.detach()"
     if not tensor.is_cpu:
@@ -203,10 +194,10 @@ def _hidden_kind(tensor: Any) -> str:
         return "is nested; give tensor.to_padded_tensor(0.0), or those of tensor.unbind()"
     if tensor.is_conj():
         return "waits to be conjugated; give tensor.resolve_conj()"
-    return "waits to be negated; give tensor.resolve_neg()"
+    return "waits to be negated; give tensor.resolve_neg()" if tensor.is_neg() else None
 
 
-def _obstacle(array: NDArray[Any]) -> str | None:
+def _obstacle_of_torch(array: NDArray[Any]) -> str | None:
     """Say why torch cannot use an array's memory; None if it can."""
     if not array.flags.writeable:
         return "is read-only"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import CastReport, finfo
@@ -18,14 +20,13 @@ from castwise.adapters.torch._bridge import (
     torch_dtype,
 )
 from castwise.adapters.torch._pairs import NUMBERS, PAIRS, cast_to_pairs, unpack_pairs
+from castwise.arrays.adapter_registry import Adapter
 from castwise.environment.frameworks import require
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 torch: Any = require("torch")
-
-__all__ = ["cast"]
 
 
 @overload
@@ -328,6 +329,7 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     return wide.masked_fill(wide.abs() > row.max + half_step, torch.nan).to(target)
 
 
+# The options that are available on other devices.
 _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "copy": (True, False),
     "nan": ("keep",),
@@ -335,7 +337,6 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "overflow": ("ieee", "saturate"),
     "rounding": (None, "nearest-even"),
 }
-"""The options that are available on other devices."""
 
 
 def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:
@@ -388,3 +389,36 @@ class _HostCast(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def vmap(_info: Any, in_dims: Any, tensor: Any, target: Any, options: Any) -> Any:
         return _HostCast.apply(tensor, target, options), in_dims[0]
+
+
+class TorchAdapter(Adapter):
+    """Cast torch's tensors: on the CPU by castwise's kernels, on other devices by torch."""
+
+    def is_array(self, value: Any) -> bool:
+        """Tell whether a value is a tensor."""
+        return isinstance(value, torch.Tensor)
+
+    def dtype_of(self, array: Any) -> Any:
+        """Return the numpy dtype of a tensor; None for those that only torch has."""
+        return numpy_dtype(array.dtype)
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """Return the elements, detached; only those on other devices are copied."""
+        return to_numpy(array.detach().cpu().resolve_conj().resolve_neg())
+
+    def from_host(self, array: NDArray[Any], like: Any) -> Any:
+        """Return the array as a tensor on the device of `like`."""
+        return from_numpy(array, copy=None).to(like.device)
+
+    def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
+        """Cast by `castwise.adapters.torch.cast`, which keeps the device and the graph."""
+        return cast(array, dtype, **options)
+
+    def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
+        """Return None, because torch has no containers but modules. TypeError for a module."""
+        if isinstance(node, torch.nn.Module):
+            refuse_module(node)
+        return None
+
+
+ADAPTER = TorchAdapter()  # `castwise` names this object in the registry of adapters

@@ -8,16 +8,16 @@ implementations get a function that notes castwise's.
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
 from castwise.adapters._replaced_function import ReplacedFunction
 from castwise.adapters.torch._in_force import force_of_thread, use_force
 from castwise.environment.frameworks import require
+from castwise.environment.switch import Switch, Turn
 
 torch: Any = require("torch")
 
@@ -40,47 +40,29 @@ class Recomputed:
             return self._function(*args, **kwargs)
 
 
-_lock = threading.RLock()
-_REPLACEMENTS: list[ReplacedFunction] = []
-_blocks: list[object] = []
-
-
-@contextmanager
-def followed_checkpoints() -> Iterator[None]:
-    """Let checkpoints that begin in a block note what is in force."""
-    block = object()
-    with _lock:
-        if not _blocks:
-            _REPLACEMENTS[:] = [ReplacedFunction(_reentrant().forward, _begin_reentrant)]
-            _REPLACEMENTS.extend(ReplacedFunction(function, _begin) for function in _generators())
-        _blocks.append(block)
-        if len(_REPLACEMENTS) == 1:
-            warnings.warn(
-                f"torch {torch.__version__} has a torch.utils.checkpoint that castwise does not "
-                "know: call backward before an autocast ends.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-    try:
-        yield
-    finally:
-        with _lock:
-            _blocks.remove(block)
-            for function in () if _blocks else _REPLACEMENTS:
-                function.restore()
-
-
-def _reentrant() -> Any:
-    return import_module("torch.utils.checkpoint").CheckpointFunction
-
-
-def _generators() -> Iterator[Any]:
-    """Yield the function that begins a checkpoint with ``use_reentrant=False``."""
+def _replace() -> Callable[[], None]:
+    """Replace the functions that begin checkpoints; return a function that puts them back."""
     module = import_module("torch.utils.checkpoint")
-    for name in _GENERATORS:
-        function = getattr(module, name, None)
-        if inspect.isgeneratorfunction(function):
-            yield function
+    generators = [getattr(module, name, None) for name in _GENERATORS]
+    functions: list[tuple[Any, Any]] = [(module.CheckpointFunction.forward, _begin_reentrant)]
+    functions += [(each, _begin) for each in generators if inspect.isgeneratorfunction(each)]
+    if len(functions) == 1:
+        warnings.warn(
+            f"torch {torch.__version__} has a torch.utils.checkpoint that castwise does not "
+            "know: call backward before an autocast ends.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    with ExitStack() as undo:
+        for function, hook in functions:
+            undo.callback(ReplacedFunction(function, hook).restore)
+        return undo.pop_all().close
+
+
+class FollowedCheckpoints(Turn):
+    """A block in which checkpoints that begin note what is in force."""
+
+    switch = Switch(_replace)
 
 
 def _begin_reentrant(original: Callable[..., Any], ctx: Any, run_function: Any, *args: Any) -> Any:

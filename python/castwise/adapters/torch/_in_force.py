@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from castwise._trees import is_node, map_leaves
@@ -13,39 +14,32 @@ from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 
+# The dtypes that `torch.autocast` has on every device.
 AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
-"""The dtypes that `torch.autocast` has on every device."""
 
+# The dtypes in which torch computes; others it only stores.
 COMPUTE_DTYPES = (*AUTOCAST_DTYPES, torch.float32, torch.float64)
-"""The dtypes in which torch computes; others it only stores."""
 
 
 class Region(NamedTuple):
     """How a module computes: what its calls give to `torch.autocast`."""
 
+    # In another dtype than `AUTOCAST_DTYPES`, torch's autocast is off and inputs are cast up.
     dtype: Any
-    """In another dtype than `AUTOCAST_DTYPES`, torch's autocast is off and inputs are cast up."""
     devices: tuple[str, ...]
-    caches: bool
-    """Whether torch may keep the weights that it casts."""
+    caches: bool  # whether torch may keep the weights that it casts
 
 
+@dataclass(eq=False)
 class Force:
     """The regions in force in a thread; torch.compile reads it, and guards what it read."""
 
-    def __init__(
-        self,
-        modules: Sequence[Any],  # those of the regions
-        regions: Mapping[int, Region],  # each by the identity of its module
-        running: Any = None,  # the dtype of the innermost region that runs; None outside of all
-        # Whether it is in force in backward: it was noted for calls there, or began there. Other
-        # calls in backward are those that began outside of any autocast.
-        in_backward: bool = False,
-    ) -> None:
-        self.modules = modules
-        self.regions = regions
-        self.running = running
-        self.in_backward = in_backward
+    modules: Sequence[Any]  # those of the regions
+    regions: Mapping[int, Region]  # each by the identity of its module
+    running: Any = None  # the dtype of the innermost region that runs; None outside of all
+    # Whether it is in force in backward: it was noted for calls there, or began there. Other
+    # calls in backward are those that began outside of any autocast.
+    in_backward: bool = False
 
     def note(self) -> Force:
         """Return what is in force now, for a call that may run again in backward."""

@@ -22,8 +22,7 @@ _NAME = "float4_e2m1fn_x2"
 PAIRS: Any = getattr(torch, _NAME, None)
 """The dtype, or None if torch is older than 2.8."""
 
-NUMBERS = _NAME.removesuffix("_x2")
-"""The format of the numbers in a pair."""
+NUMBERS = _NAME.removesuffix("_x2")  # the format of the numbers in a pair
 
 _NUMBER: Any = finfo(NUMBERS).dtype
 

@@ -22,10 +22,8 @@ torch: Any = require("torch")
 class Named(NamedTuple):
     """A tensor, its name, and the module that has it."""
 
-    path: str
-    """torch's name of the tensor, with dots."""
-    module: str | None
-    """The name of the module that has it; None in a state dict."""
+    path: str  # torch's name of the tensor, with dots
+    module: str | None  # the name of the module that has it; None in a state dict
     tensor: Any
 
 
@@ -42,10 +40,8 @@ class PlannedTensorCast(NamedTuple):
 
     named: Named
     cast: TensorCast
-    target: Any
-    """The torch dtype to cast to; None to leave it alone."""
-    place: Any
-    """Equal for tensors that share all their elements."""
+    target: Any  # the torch dtype to cast to; None to leave it alone
+    place: Any  # equal for tensors that share all their elements
 
 
 @dataclass(frozen=True)
@@ -96,12 +92,10 @@ class NameMap:
     targets: DtypeMap
     has_slashes: bool
     of_modules: bool
-    is_uniform: bool
-    """Whether one dtype or policy is for all."""
+    is_uniform: bool  # whether one dtype or policy is for all
     hits: dict[str, int] = field(default_factory=dict)
     names_seen: dict[str, None] = field(default_factory=dict)
-    prefix: str = ""
-    """What a wrapper around the whole model puts before every name."""
+    prefix: str = ""  # what a wrapper around the whole model puts before every name
 
     @classmethod
     def of(cls, value: Any, role: str) -> NameMap:
@@ -170,11 +164,10 @@ class NameMap:
         return tuple(name.replace(".", "/") if self.has_slashes else name for name in names)
 
 
+# The names of what torch.compile, FSDP and checkpoint_wrapper wrap.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""The names of what torch.compile, FSDP and checkpoint_wrapper wrap."""
 
-_BESIDE = "n_averaged"
-"""The buffer of `torch.optim.swa_utils.AveragedModel` beside its module."""
+_BESIDE = "n_averaged"  # the buffer of `torch.optim.swa_utils.AveragedModel` beside its module
 
 
 def prefix_of(names: Iterable[str]) -> str:

@@ -118,7 +118,8 @@ def _cast_floating(tree: Tree, dtype: np.dtype[Any]) -> Tree:
         if not is_array or not _is_float(leaf.dtype):
             return leaf
         # Subclasses, jax's arrays, and dtypes without a format are cast by their own `astype`.
-        return cast(leaf, dtype) if _is_plain(leaf) else leaf.astype(dtype)
+        is_plain = type(leaf) is np.ndarray and leaf.dtype != np.longdouble
+        return cast(leaf, dtype) if is_plain else leaf.astype(dtype)
 
     result: Tree
     if jax is not None:
@@ -134,10 +135,6 @@ def _is_node(tree: Any) -> bool:
 
 
 _NODES = (dict, list, tuple, OrderedDict, defaultdict)
-
-
-def _is_plain(leaf: Any) -> bool:
-    return type(leaf) is np.ndarray and leaf.dtype != np.longdouble
 
 
 def _is_float(dtype: Any) -> bool:

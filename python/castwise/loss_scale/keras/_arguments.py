@@ -18,6 +18,7 @@ from castwise.loss_scale._arithmetic import number
 from castwise.loss_scale._optimizer import inner_config
 from castwise.text.argument_names import rename_arguments
 
+# Arguments of older configs, each with the only value that is accepted.
 ONLY_DEFAULTS: dict[str, Any] = {
     "weight_decay": None,
     "clipnorm": None,
@@ -29,7 +30,6 @@ ONLY_DEFAULTS: dict[str, Any] = {
     "loss_scale_factor": None,
     "gradient_accumulation_steps": None,
 }
-"""Arguments of older configs, each with the only value that is accepted."""
 
 
 def is_of_keras(inner_optimizer: Any) -> bool:

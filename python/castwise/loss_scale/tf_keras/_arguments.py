@@ -14,8 +14,8 @@ from castwise.loss_scale._optimizer import inner_config
 from castwise.loss_scale.tf_keras._loss_scales import FixedLossScale, deserialize
 from castwise.text.argument_names import rename_arguments
 
+# The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it.
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
-"""The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it."""
 
 
 def is_of_tf_keras(optimizer: Any) -> bool:
@@ -50,6 +50,7 @@ def checked_machine(
     initial = number("initial_scale", 2.0**15 if initial_scale is None else initial_scale)
     steps = 2000 if dynamic_growth_steps is None else dynamic_growth_steps
     steps = number("dynamic_growth_steps", steps, int)
+    # TensorFlow counts steps in an int64.
     if not -(2**63) <= steps < 2**63:
         raise ValueError(f"dynamic_growth_steps={steps!r} is not valid; use an int of 64 bits.")
     with rename_arguments(growth_interval="dynamic_growth_steps"):

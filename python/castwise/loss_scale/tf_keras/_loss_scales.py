@@ -14,11 +14,11 @@ from castwise.loss_scale._arithmetic import number, refuse_integers
 from castwise.loss_scale._unscaling import all_finite
 from castwise.text.argument_names import rename_arguments
 
+# Where users find the classes, and pickles.
 _MODULE = "castwise.compat.tf_keras.mixed_precision.loss_scale"
-"""Where users find the classes, and pickles."""
 
+# A number that rounds to the largest float32, just below the tie with infinity.
 _LARGEST = float(np.finfo(np.float32).max) * (1 + 2.0**-25)
-"""A number that rounds to the largest float32, just below the tie with infinity."""
 
 
 class LossScale(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from castwise._core import cast, read_array
 from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
 from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
-from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
+from castwise.loss_scale._unscaling import all_finite
 from castwise.loss_scale.tf_keras._arguments import (
     WRAPPED,
     checked_machine,
@@ -23,19 +24,19 @@ from castwise.loss_scale.tf_keras._arguments import (
 
 _LOGGER = logging.getLogger("castwise.compat.tf_keras.mixed_precision")
 
+# The attributes that tf_keras' wrappers forward: of legacy optimizers, and of new ones.
 _HYPERPARAMETERS = {"beta", "beta_1", "beta_2", "decay", "learning_rate_power", "momentum", "rho"}
 _FORWARDED = _HYPERPARAMETERS | {
     *("add_slot", "clipnorm", "clipvalue", "get_slot", "get_slot_names", "get_weights"),
     *("global_clipnorm", "set_weights", "variables", "weights"),
     *("build", "ema_momentum", "finalize_variable_values", "use_ema"),
 }
-"""The attributes that tf_keras' wrappers forward: of legacy optimizers, and of new ones."""
 
+# The methods of optimizers that take a step, or part of one.
 _TRAINING = {
     *("aggregate_gradients", "apply", "compute_gradients", "get_gradients", "get_updates"),
     *("minimize", "step", "update_step"),
 }
-"""The methods of optimizers that take a step, or part of one."""
 
 
 class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_keras are registered
@@ -189,31 +190,23 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
         if not isinstance(grads, Iterable) or isinstance(grads, str | Mapping):
             raise TypeError(f"grads={grads!r} is not valid; give a list of gradients.")
         self._is_unscaled = True
-        grads = list(grads)
         inverse = reciprocal(self.loss_scale)
-        results: list[Any] = [None] * len(grads)
-        indices = []
+        results: list[Any] = []
         for index, grad in enumerate(grads):
             if grad is None:
+                results.append(None)
                 continue
             array = read_array(f"grads[{index}]", grad)
             refuse_integers(f"grads[{index}]", array)
             with np.errstate(all="ignore"):
-                factor = float(factor_array := inverse.astype(array.dtype))
-            if not (np.isfinite(factor) and factor):
-                results[index] = np.asarray(times(array, factor_array))
-                continue
-            # One pass over all gradients whose dtype holds the reciprocal; the others one by one.
-            if factor == float(inverse):
-                indices.append(index)
-            else:
-                results[index] = cast(array, array.dtype, scale=factor)
-        if indices:
-            sources = [np.asarray(grads[index]) for index in indices]
-            targets = [np.empty_like(source) for source in sources]
-            unscale_as_originals(sources, float(self.loss_scale), targets)
-            for index, target in zip(indices, targets, strict=True):
-                results[index] = target
+                factor = inverse.astype(array.dtype)
+            # castwise takes no factor that is 0 or infinite, and half of numpy's time for others.
+            is_usable = math.isfinite(factor) and factor != 0
+            results.append(
+                cast(array, array.dtype, scale=float(factor))
+                if is_usable
+                else np.asarray(times(array, factor))
+            )
         return results
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], **options: Any) -> None:

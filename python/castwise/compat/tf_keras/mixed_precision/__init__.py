@@ -4,9 +4,15 @@ Unlike Keras 3's, the policy in force belongs to the process, not to a thread.
 """
 
 from castwise.compat.tf_keras.mixed_precision import experimental
-from castwise.dtype_policies._tf_in_force import global_policy, policy_scope, set_global_policy
-from castwise.dtype_policies._tf_layer_argument import get_policy
-from castwise.dtype_policies._tf_policy import Policy, deserialize, serialize
+from castwise.dtype_policies._tf_policy import (
+    Policy,
+    deserialize,
+    get_policy,
+    global_policy,
+    policy_scope,
+    serialize,
+    set_global_policy,
+)
 from castwise.loss_scale.tf_keras._optimizer import LossScaleOptimizer
 
 __all__ = [

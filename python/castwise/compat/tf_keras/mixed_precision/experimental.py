@@ -20,8 +20,8 @@ from castwise.compat.tf_keras.mixed_precision.loss_scale import (
 from castwise.compat.tf_keras.mixed_precision.loss_scale import get as get_loss_scale
 from castwise.compat.tf_keras.mixed_precision.loss_scale import serialize as serialize_loss_scale
 from castwise.dtype_policies._keras_objects import checked_arguments
-from castwise.dtype_policies._tf_in_force import global_policy, set_global_policy
 from castwise.dtype_policies._tf_policy import Policy as PlainPolicy
+from castwise.dtype_policies._tf_policy import global_policy, set_global_policy
 from castwise.text.argument_names import rename_arguments
 
 __all__ = [
@@ -36,8 +36,7 @@ __all__ = [
 
 _LOGGER = logging.getLogger(__name__)
 
-AUTOMATIC = "auto"
-"""The argument for the loss scale that the policy's name implies."""
+AUTOMATIC = "auto"  # the argument for the loss scale that the policy's name implies
 
 set_policy = set_global_policy
 
