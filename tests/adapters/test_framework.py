@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from castwise.environment import frameworks
 from castwise.environment.frameworks import require
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +49,13 @@ def test_a_release_out_of_range_is_warned_of_once(
         f"castwise.adapters.keras is tested with keras 3.4 to 3.15, and {version} is installed; "
         "if something fails, install one of those."
     ] * warned
+
+
+@pytest.mark.parametrize("name", ["jax", "keras", "tf_keras", "torch"])
+def test_the_oldest_release_is_that_of_the_extra(name: str) -> None:
+    """`.ci/ends adapters` tests the oldest release that the extra allows, and no older one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = project["optional-dependencies"][name]
+    floors = [re.fullmatch(rf"{name}>=([\d.]+)", requirement) for requirement in requirements]
+    oldest = frameworks.tested_releases(name).split(" to ")[0]
+    assert [floor[1] for floor in floors if floor] == [oldest]

@@ -10,9 +10,9 @@ from types import ModuleType
 
 # The oldest and the newest release (major, minor) with which each adapter is tested.
 _TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
-    "jax": ((0, 4), (0, 12)),
+    "jax": ((0, 8), (0, 12)),
     "keras": ((3, 4), (3, 15)),
-    "tf_keras": ((2, 15), (2, 21)),
+    "tf_keras": ((2, 19), (2, 21)),
     "torch": ((2, 4), (2, 15)),
 }
 

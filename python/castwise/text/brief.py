@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# Three lines of 80 letters.
 _LETTERS = 240
-"""Three lines of 80 letters."""
+_MAX_LISTED = 3
 
 
 class _Short(reprlib.Repr):
@@ -65,11 +66,11 @@ def shorten(text: str, letters: int) -> str:
     return f"{text[: letters - end - 3]}...{text[-end:]}"
 
 
-def listed(names: Iterable[str], most: int = 3) -> str:
+def listed(names: Iterable[str]) -> str:
     """Join names by commas; of many the first, and how many there are."""
     every = list(dict.fromkeys(names))
-    ends = ", ".join(every[:most])
-    return ends if len(every) <= most else f"{ends} and {counted(len(every) - most, 'other')}"
+    first, others = ", ".join(every[:_MAX_LISTED]), len(every) - _MAX_LISTED
+    return first if others <= 0 else f"{first} and {counted(others, 'other')}"
 
 
 def counted(number: int, noun: str) -> str:
