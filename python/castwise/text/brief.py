@@ -68,9 +68,9 @@ def shorten(text: str, letters: int) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """Join names by commas; of many the first, and how many there are."""
-    every = list(dict.fromkeys(names))
-    first, others = ", ".join(every[:_MAX_LISTED]), len(every) - _MAX_LISTED
-    return first if others <= 0 else f"{first} and {counted(others, 'other')}"
+    names = list(dict.fromkeys(names))
+    text, number_left = ", ".join(names[:_MAX_LISTED]), len(names) - _MAX_LISTED
+    return text if number_left <= 0 else f"{text} and {counted(number_left, 'other')}"
 
 
 def counted(number: int, noun: str) -> str:
