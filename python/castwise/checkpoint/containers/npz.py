@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, join_names
-from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
 from castwise.checkpoint.containers._zip import (
     ARRAY_SUFFIX,
@@ -59,22 +59,16 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(source_file(path))
-        try:
-            with self._explain_errors():
-                self._zip = zipfile.ZipFile(self._file.stream)
-                self._members = self._checked_members()
-                self.metadata = self._read_metadata()
-                self._headers = {
-                    name: self._read_header(name, member, assume)
-                    for name, member in self._members.items()
-                    if member.filename.endswith(ARRAY_SUFFIX)
-                }
-        except BaseException:
-            self._file.close()
-            raise
-        self.tensors: dict[str, TensorInfo] = {
-            name: header.info for name, header in self._headers.items()
-        }
+        with self._opening(), self._explain_errors():
+            self._zip = zipfile.ZipFile(self._file.stream)
+            self._members = self._checked_members()
+            self.metadata = self._read_metadata()
+            self._headers = {
+                name: self._read_header(name, member, assume)
+                for name, member in self._members.items()
+                if member.filename.endswith(ARRAY_SUFFIX)
+            }
+        self.tensors = {name: header.info for name, header in self._headers.items()}
         self.other_entries = [name for name in self._members if name not in self.tensors]
 
     def __exit__(self, *error: object) -> None:
@@ -82,18 +76,15 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         super().__exit__(*error)
 
     def elements(self, name: str) -> Elements | None:
-        """Return how an array stands in its member; None if castwise cannot read its elements."""
         return self._headers[name].elements
 
     def arrangement(self, name: str) -> Arrangement | None:
-        """Return where the items of an array stand if they are in Fortran order."""
         return self._headers[name].arrangement
 
     def place(self, name: str) -> None:
         """Say that data is checked against its checksum, and so passes through `pieces`."""
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read an array's data, `nbytes` at a time."""
         with self._explain_errors():
             yield from self._pieces(name, nbytes)
 
@@ -105,7 +96,6 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
             member.read(1)  # the checksum is compared at the end of the member
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read the array of a member."""
         with self._explain_errors():
             return npy_array(self._pieces(name, _PIECE_BYTES), self._headers[name])
 
@@ -198,18 +188,15 @@ class NpzWriter(Writer):
         self._zip = zipfile.ZipFile(file, "w")
 
     def keeps(self, name: str) -> bool:
-        """Return True if the source's bytes are wanted as they are."""
         return self.planned[name].target is None and self._archive is not None
 
     def elements(self, name: str) -> Elements:
-        """Return how an array that is not kept must stand in its member."""
         return new_elements(self.planned[name], self._source)
 
     def place(self, name: str) -> None:
         """Say that data passes through here, for its checksum."""
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write an array from bytes that stand as they must in its member."""
         if self._archive is not None and self.keeps(name):
             entry, header = self._archive.entry(name), self._archive.header_bytes(name)
         else:
@@ -220,7 +207,6 @@ class NpzWriter(Writer):
                 member.write(piece)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of any layout."""
         with self._zip.open(self._entry(name), "w", force_zip64=True) as member:
             write_npy(member, array, name)
 

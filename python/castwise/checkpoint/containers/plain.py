@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError, damage
+from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import (
     Planned,
     TensorInfo,
@@ -80,22 +80,18 @@ class PlainReader(PlacedReader[SourceFile | RemoteSource], ABC):
 
     def __init__(self, path: Path) -> None:
         super().__init__(source_file(path))
-        self.tensors: dict[str, TensorInfo] = {}
-        self._begins: dict[str, int] = {}
-        try:
-            header = self.read_header(self._file)
-            check_texts((tensor.name for tensor in header.tensors), header.metadata)
-            for tensor in header.tensors:
-                self._add(tensor, header.nbytes)
-        except BaseException as error:
-            self._file.close()
-            if isinstance(error, OSError) or not isinstance(error, Exception):
+        self.tensors = {}
+        self._begins = {}
+        with self._opening(), name_file(f"{path}: it is damaged, or another file"):
+            try:
+                header = self.read_header(self._file)
+                check_texts((tensor.name for tensor in header.tensors), header.metadata)
+                for tensor in header.tensors:
+                    self._add(tensor, header.nbytes)
+            except (CheckpointError, OSError):
                 raise
-            where = f"{path}: it is damaged, or another file: "
-            if isinstance(error, CheckpointError):
-                raise CheckpointError(where + str(error)) from error
-            # Of whatever parses a header that is not one.
-            raise damage(where + repr(error)) from error
+            except Exception as error:  # of whatever parses a header that is not one
+                raise damage(repr(error)) from error
         self.metadata = dict(header.metadata)
 
     @abstractmethod
@@ -159,9 +155,7 @@ class PlainWriter(PlacedWriter):
         source: Reader | None,
     ) -> None:
         del source
-        self._file = file
-        self.planned = {plan.info.name: plan for plan in plans}
-        self.order = list(self.planned)
+        super().__init__(file, plans)
         tensors: list[HeaderTensor] = []
         end = 0
         for name, plan in self.planned.items():
@@ -179,10 +173,9 @@ class PlainWriter(PlacedWriter):
     def elements(self, name: str) -> Elements:
         """Return how a tensor stands in the file."""
         plan = self.planned[name]
-        target = plan.target or plan.info.format
-        if target is None:
+        if plan.format is None:
             raise CheckpointError(
                 f"tensor {name!r} is stored as {plan.info.stored}, which is not a format of "
                 "castwise, so that only the container that it is from can hold it"
             )
-        return Elements(target)
+        return Elements(plan.format)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
-from castwise.checkpoint._errors import CheckpointError, damage
+from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -71,18 +71,12 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path) -> None:
         super().__init__(source_file(path))
-        try:
+        with self._opening(), name_file(path):
             entries, pairs, start = self._read_header()
-            self._begins: dict[str, int] = {}  # byte offsets in the file
+            self._begins = {}  # byte offsets in the file
             self._layouts: dict[str, StoredLayout] = {}
-            self.tensors: dict[str, TensorInfo] = {}
+            self.tensors = {}
             self._describe_all(entries, pairs.get(_FORMATS_KEY), start)
-        except CheckpointError as error:
-            self._file.close()
-            raise CheckpointError(f"{path}: {error}") from error
-        except BaseException:
-            self._file.close()
-            raise
         self.metadata = {key: text for key, text in pairs.items() if key != _FORMATS_KEY}
 
     def _read_header(
@@ -132,12 +126,10 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
         return self._layouts.get(name) or StoredLayout(info.stored, info.shape)
 
     def elements(self, name: str) -> Elements | None:
-        """Return how a tensor stands in the file; None if castwise cannot read its elements."""
         info = self.tensors[name]
         return None if info.format is None else _elements(info.format, info.stored)
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a tensor as an array of its format."""
         info = self.tensors[name]
         if info.format is None:
             raise CheckpointError(
@@ -171,11 +163,10 @@ class SafetensorsWriter(PlacedWriter):
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
-        self._file = file
+        super().__init__(file, plans)
         self._source: SafetensorsReader | None = (
             source if isinstance(source, SafetensorsReader) else None
         )
-        self.planned = {plan.info.name: plan for plan in plans}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
         layouts = [self._layout(plan) for plan in self.planned.values()]
@@ -204,7 +195,7 @@ class SafetensorsWriter(PlacedWriter):
         info = plan.info
         if plan.target is None and self._source is not None:
             return self._source.layout(info.name)
-        target = plan.target or info.format
+        target = plan.target or info.format  # and no property, as this is asked often
         if target is None:
             raise CheckpointError(
                 f"tensor {info.name!r} is stored as {info.stored}, which safetensors cannot hold"
@@ -212,14 +203,12 @@ class SafetensorsWriter(PlacedWriter):
         return _layout_for(target, info.shape)
 
     def elements(self, name: str) -> Elements:
-        """Return how a tensor that is not kept must stand in the file."""
         plan = self.planned[name]
         target = plan.target or plan.info.format
         assert target is not None, "`_layout` refuses others"  # noqa: S101
         return _elements(target, self._layout(plan).code)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of the planned format and shape."""
         code = self._layout(self.planned[name]).code
         is_packed = _packed_bits(code) is not None  # in nibbles, by `_layout_for`
         raw = pack_nibbles(array) if is_packed else to_bytes(array)

@@ -25,7 +25,7 @@ from castwise.checkpoint.containers.gguf._architectures import (
 )
 from castwise.checkpoint.containers.gguf._ggml_types import PLAIN
 from castwise.checkpoint.containers.gguf._package import gguf_package
-from castwise.checkpoint.containers.interface import Elements, PlacedWriter, Reader
+from castwise.checkpoint.containers.interface import PlacedWriter, Reader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, WRITTEN_TYPES
 
@@ -60,9 +60,7 @@ class GgufWriter(PlacedWriter):
         metadata: Mapping[str, str],
         source: Reader | None,
     ) -> None:
-        self._file = file
-        self.planned = {plan.info.name: plan for plan in plans}
-        self.order = list(self.planned)
+        super().__init__(file, plans)
         is_typed = {*map(type, metadata.values())} == {Typed}
         own = source if isinstance(source, WholeModelReader) and not is_typed else None
         if own is None and not (is_typed and ARCHITECTURE in metadata):
@@ -85,13 +83,6 @@ class GgufWriter(PlacedWriter):
         file.write(header.ljust(start, b"\0"))
         file.flush()
         file.truncate(start + end)  # what lies between tensors, and after the last, is zero
-
-    def elements(self, name: str) -> Elements:
-        """Return how a tensor must stand in the file."""
-        plan = self.planned[name]
-        format_name = plan.target or plan.info.format
-        assert format_name is not None, "`_type_of` refuses others"  # noqa: S101
-        return Elements(format_name)
 
 
 def _header(
@@ -167,7 +158,7 @@ def _text(value: str) -> bytes:
 
 def _type_of(plan: Planned) -> tuple[int, tuple[int, ...]]:
     """Return the number of a tensor's type, and its shape in elements."""
-    info, format_name = plan.info, plan.target or plan.info.format
+    info, format_name = plan.info, plan.format
     shape, name = info.shape, _WRITTEN.get(plan.label or "")
     kind = next((kind for kind, plain in PLAIN.items() if plain == format_name), None)
     if name is not None:
