@@ -72,13 +72,11 @@ class KerasReader(Hdf5Reader):
             return begin, weights.file_size
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was changed, or whose weights are not as they were saved."""
         super().check_unchanged()
         with explain_errors(self.path):
             self._checksums.check_all()
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a variable as an array of its format."""
         with explain_errors(self.path):
             self._checksums.check_all()
         return super().read(name)
