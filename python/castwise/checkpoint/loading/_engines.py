@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from typing import Any
 
 from castwise.checkpoint._errors import LEAVE
@@ -163,21 +164,18 @@ class _CompressedTensors(_Method):
             is_float = has_method and arguments.kind == "float"
             has_method = is_byte or is_float or arguments.scheme in row.dynamic
         if arguments.has_order and self.engine.refuses_order:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"{view.consumer} loads no groups in an order of their own (actorder)",
                 "quantize it anew",
             )
         elif not has_method:
             kind = "experts" if module.is_expert else "linear layers"
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"{view.consumer} has no method for {kind} of {arguments.scheme}",
                 "choose another scheme, or " + LEAVE,
             )
         elif arguments.scheme in row.only_dynamic and not arguments.dynamic:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"{view.consumer} loads {arguments.scheme} of {_CT} only with inputs that are "
                 "quantized while it runs, and the statement has no such inputs",
                 "quantize it with " + argument("inputs", "dynamic"),
@@ -217,8 +215,7 @@ class _Float8(_Method):
             return
         grid = tuple(-(-n // b) for n, b in zip(payload.shape[-2:], self._block, strict=True))
         if scale.shape[-2:] != grid:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"its scales have the shape {scale.shape}, and the stated block needs {grid}",
                 "quantize it anew with that block, or state the block that it has",
             )
@@ -266,8 +263,7 @@ class _ModelOpt(_Method):
             and ".input_scale" not in module.tensors
         ):
             kind = "experts" if module.is_expert else "linear layers"
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"{view.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
                 "choose another scheme or recipe, or " + LEAVE,
             )
@@ -280,9 +276,7 @@ class _ModelOpt(_Method):
             and code_of(scale) != scales
             and not (scales == _F32 and is_wide(scale))
         ):
-            yield LoadingProblem(
-                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE
-            )
+            yield module.report(f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE)
 
 
 def _misfit(
@@ -292,16 +286,14 @@ def _misfit(
     payload = module.tensors.get("")
     suffixes = {suffix for suffix in module.tensors if suffix.startswith("_")}
     if not module.is_quantized:
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"{view.consumer} builds it as {scheme}, and the file has it as "
             f"{module.tensors[''].label}",
             f"{IGNORE}, or quantize it",
         )
     elif payload is None or code_of(payload) != codes or suffixes != parts:
         label = "none" if payload is None else payload.label
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"{view.consumer} builds it as {scheme}: it needs {codes} and "
             f"{', '.join(sorted(parts))}, and the file has {label} and "
             f"{', '.join(sorted(suffixes)) or 'no scale'}",
@@ -316,13 +308,22 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
     if (fault := method.fault()) is not None:
         yield LoadingProblem("", fault, "choose another scheme or recipe")
         return
-    rules = view.rules
-    plain = _Plain(rules)
+    rules = view.rules or EngineRules()
+
+    @cache  # by normalized names, of which a model has few
+    def is_joined(pattern: str) -> bool:
+        return len(rules.partners(pattern)) > 1
+
+    @cache
+    def is_plain(pattern: str, is_quantized: bool) -> bool:
+        """Return True for what is never quantized, or where the table cannot tell, as it is."""
+        return rules.builds_plain(pattern) or (rules.keeps(pattern) and not is_quantized)
+
     groups: dict[str, list[Module]] = {}
     for module in view.modules:
-        if module.is_expert or module.name in groups or not plain.has_partners(module):
+        if module.is_expert or module.name in groups or not is_joined(module.pattern):
             continue
-        names = rules.partners(module.name) if rules is not None else ()
+        names = rules.partners(module.name)
         group = [view.by_name[name] for name in names if name in view.by_name]
         if len(group) > 1:
             groups |= {member.name: group for member in group}
@@ -331,7 +332,7 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
     for module in view.modules:
         if module.is_expert:
             layers.setdefault(module.layer, []).append(module)
-        elif plain.holds(module) or not (
+        elif is_plain(module.pattern, module.is_quantized) or not (
             module.may_be_linear or module.is_linear or module.role in {"head", "embedding"}
         ):
             yield from view.plain_problems(module)
@@ -339,34 +340,6 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
             yield from _module_problems(view, method, module, groups.get(module.name))
     for layer, modules in layers.items():
         yield from _expert_problems(view, method, layer, modules)
-
-
-class _Plain:
-    """What an engine builds without quantization, and what it joins, by normalized names."""
-
-    def __init__(self, rules: EngineRules | None) -> None:
-        self._rules = rules
-        self._holds_by_name: dict[str, bool] = {}
-        self._partners_by_name: dict[str, bool] = {}
-
-    def holds(self, module: Module) -> bool:
-        """Return True for what is never quantized, or where the table cannot tell, as it is."""
-        name = module.pattern
-        if name not in self._holds_by_name:
-            rules = self._rules
-            self._holds_by_name[name] = rules is not None and (
-                rules.builds_plain(name) or (rules.keeps(name) and not module.is_quantized)
-            )
-        return self._holds_by_name[name]
-
-    def has_partners(self, module: Module) -> bool:
-        """Return True for what is joined with others."""
-        name = module.pattern
-        if name not in self._partners_by_name:
-            self._partners_by_name[name] = (
-                self._rules is not None and len(self._rules.partners(name)) > 1
-            )
-        return self._partners_by_name[name]
 
 
 def _module_problems(
@@ -454,8 +427,7 @@ def _expert_problems(
     else:
         for module in modules:
             if module.is_stack:
-                yield LoadingProblem(
-                    module.name,
+                yield module.report(
                     f"{view.consumer} builds quantized experts one by one, and the file has them "
                     "in one tensor"
                     + ("" if module.is_quantized else f" as {module.tensors[''].label}"),
@@ -465,32 +437,10 @@ def _expert_problems(
                 yield from method.misfit(view, module, storage)
 
 
-def _mxfp4(view: View) -> Iterator[LoadingProblem]:
-    """Yield what keeps an engine from loading experts in the form of gpt-oss."""
-    is_gpt_oss = view.architecture.model_type == "gpt_oss"
-    for module in view.modules:
-        if not module.is_stack:
-            yield from view.plain_problems(module)
-        elif not is_gpt_oss and module.is_quantized:
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} loads MXFP4 in the form of gpt-oss only for gpt-oss",
-                LEAVE,
-            )
-        elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} builds it as MXFP4, and the file has no blocks and scales of it",
-                "quantize all experts",
-            )
-        elif is_gpt_oss:
-            yield from view.blocks(module)
-
-
 _BY_METHOD: Mapping[str, Callable[[View, _Engine, Mapping[str, Any]], Iterator[LoadingProblem]]] = {
     _CT: lambda view, engine, section: _problems(view, _CompressedTensors(engine, section)),
     "fp8": lambda view, engine, section: _problems(view, _Float8(engine, section)),
-    "mxfp4": lambda view, _engine, _section: _mxfp4(view),
+    "mxfp4": lambda view, _engine, _section: view.mxfp4_problems(()),
     "modelopt": lambda view, engine, section: _problems(
         view, _ModelOpt(engine, section, view.files)
     ),
