@@ -9,13 +9,13 @@ from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
-from castwise.checkpoint.containers._container import Container
 from castwise.checkpoint.containers._first_bytes import suffix_of_contents
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
 from castwise.checkpoint.containers.interface import Reader, Writer
 from castwise.checkpoint.containers.registry import (
     WHOLE_MODELS,
+    Container,
     find,
     is_built_in,
     is_suffix,

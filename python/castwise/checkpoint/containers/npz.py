@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,7 +59,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(source_file(path))
-        with self._opening(), self._explain_errors():
+        with self._opening(), explain_errors(path):
             self._zip = zipfile.ZipFile(self._file.stream)
             self._members = self._checked_members()
             self.metadata = self._read_metadata()
@@ -85,7 +85,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         """Say that data is checked against its checksum, and so passes through `pieces`."""
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        with self._explain_errors():
+        with explain_errors(self.path):
             yield from self._pieces(name, nbytes)
 
     def _pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
@@ -96,12 +96,12 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
             member.read(1)  # the checksum is compared at the end of the member
 
     def read(self, name: str) -> NDArray[Any]:
-        with self._explain_errors():
+        with explain_errors(self.path):
             return npy_array(self._pieces(name, _PIECE_BYTES), self._headers[name])
 
     def header_bytes(self, name: str) -> bytes:
         """Read the header of an array as it stands."""
-        with self._explain_errors(), self._zip.open(self._members[name]) as member:
+        with explain_errors(self.path), self._zip.open(self._members[name]) as member:
             return member.read(self._headers[name].nbytes)
 
     def entry(self, name: str) -> zipfile.ZipInfo:
@@ -110,11 +110,8 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
         """Copy a member; its decompressed bytes stay the same."""
-        with self._explain_errors():
+        with explain_errors(self.path):
             copy_member(self._zip, self._members[name], target)
-
-    def _explain_errors(self) -> AbstractContextManager[None]:
-        return explain_errors(self.path)
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         """Return the members by name without `.npy`; a name stands for one member only."""

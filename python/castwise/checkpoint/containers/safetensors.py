@@ -14,7 +14,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
@@ -27,7 +26,6 @@ from castwise.checkpoint._tensors import (
     check_shape,
     format_info,
     format_named,
-    format_of,
     numpy_dtype,
 )
 from castwise.checkpoint.containers.array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
@@ -42,6 +40,8 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 # Metadata key under which the formats of `U8` tensors stand.
 _FORMATS_KEY = "castwise.dtypes"
+
+_RAW_CODE = "U8"  # of plain bytes
 
 # Elements of 4 bits lie two in a byte, and those of 6 bits four in three.
 _NIBBLE_BITS = 4
@@ -114,7 +114,7 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
             format_name, kind = _code_format(code)
             # A tag counts only for raw bytes: another tool may have replaced the tensor and kept
             # the metadata.
-            if name in tags and code == _raw_code():
+            if name in tags and code == _RAW_CODE:
                 self._layouts[name] = StoredLayout(code, shape, tags[name])
                 format_name, kind, shape = _tag_format(name, tags[name], shape)
             self.tensors[name] = TensorInfo(name, format_name, kind, code, shape, end - begin)
@@ -267,7 +267,7 @@ def _layout_for(name: str, shape: tuple[int, ...]) -> StoredLayout:
         if bits is None or (bits == _NIBBLE_BITS and rows_end_at_bytes):
             return StoredLayout(code, shape)
     axis = (itemsize,) if itemsize > 1 else ()
-    return StoredLayout(_raw_code(), (*shape, *axis), name)
+    return StoredLayout(_RAW_CODE, (*shape, *axis), name)
 
 
 @lru_cache
@@ -288,7 +288,14 @@ def _tag_format(
     row = format_named(tag)
     if row is None:
         return None, UNKNOWN, shape
-    return row.name, row.kind, _without_byte_axis(name, row, shape) if row.itemsize > 1 else shape
+    if row.itemsize == 1:
+        return row.name, row.kind, shape
+    if shape[-1:] != (row.itemsize,):
+        raise damage(
+            f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "
+            f"{shape}, whose last axis is not {row.itemsize}"
+        )
+    return row.name, row.kind, shape[:-1]
 
 
 @lru_cache
@@ -324,32 +331,11 @@ def _format_of_code() -> dict[str, FormatInfo]:
     return {
         row.safetensors: row
         for row in rows
-        if row.safetensors is not None and row.dtype is not None and _readable(row)
+        if row.safetensors is not None
+        and row.dtype is not None
+        and (row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row))
     }
-
-
-def _readable(row: FormatInfo) -> bool:
-    return row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row)
 
 
 def _is_packed(row: FormatInfo) -> bool:
     return row.kind != "bool" and row.bits in _PACKED_BITS
-
-
-@cache
-def _raw_code() -> str:
-    """Return the code of plain bytes."""
-    row = format_of(np.dtype(np.uint8))
-    assert row is not None  # noqa: S101
-    code: str | None = row.safetensors
-    assert code is not None  # noqa: S101
-    return code
-
-
-def _without_byte_axis(name: str, row: FormatInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if not shape or shape[-1] != row.itemsize:
-        raise damage(
-            f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "
-            f"{shape}, whose last axis is not {row.itemsize}"
-        )
-    return shape[:-1]

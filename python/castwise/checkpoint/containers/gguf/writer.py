@@ -22,9 +22,9 @@ from castwise.checkpoint.containers.gguf._architectures import (
     FLOAT,
     INTEGER,
     TEXT,
+    gguf_package,
 )
 from castwise.checkpoint.containers.gguf._ggml_types import PLAIN
-from castwise.checkpoint.containers.gguf._package import gguf_package
 from castwise.checkpoint.containers.interface import PlacedWriter, Reader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, WRITTEN_TYPES
