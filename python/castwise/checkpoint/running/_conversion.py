@@ -245,7 +245,7 @@ class Conversion:
             if not self._writer.elements(name).fortran:
                 return self._convert_one(file_in_order, self._writer, meter, folder)
             with temporary_file(folder) as result, temporary_file(folder) as new_file:
-                writer = cast("Writer", InCOrder(self._writer, name, result))
+                writer = InCOrder(self._writer, name, result)
                 report = self._convert_one(file_in_order, writer, meter, folder)
                 elements, shape = self._writer.elements(name), self._plans[name].info.shape
                 arrangement = Arrangement.fortran(elements.nbytes(1), shape)
