@@ -40,6 +40,7 @@ from castwise.rendering.sheet import Exponents, Lines, Section, Sheet, Table
 from castwise.rendering.words import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
+from castwise.text.plain import plain_fields
 from castwise.text.spelling import suggestion
 from castwise.text.wording import function, setting
 
@@ -110,19 +111,7 @@ class TensorSurvey:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "count": self.count,
-            "zeros": self.zeros,
-            "infinities": self.infinities,
-            "nans": self.nans,
-            "amax": self.amax,
-            "amin_nonzero": self.amin_nonzero,
-            "exponents": [list(pair) for pair in self.exponents.items()],
-            "predictions": {name: row.to_dict() for name, row in self.predictions.items()},
-        }
+        return {**plain_fields(self), "exponents": [[*pair] for pair in self.exponents.items()]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +148,7 @@ class CheckpointSurvey(Rendered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "source": self.source,
-            "targets": list(self.targets),
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-        }
+        return {"schema": SCHEMA, **plain_fields(self)}
 
 
 def survey_file(
