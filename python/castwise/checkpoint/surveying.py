@@ -482,15 +482,11 @@ def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, 
 
 
 def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces, with its inputs along the rows."""
-    for piece in _stored_pieces(tensors, info, model):
-        yield piece.swapaxes(-1, -2) if model.is_in_out(info.name) else piece
+    """Read a tensor in pieces with its inputs along the rows.
 
-
-def _stored_pieces(
-    tensors: StoredTensors, info: TensorInfo, model: Model
-) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room."""
+    They are rows of a matrix, or matrices of experts as far as there is room.
+    """
+    is_in_out = model.is_in_out(info.name)
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
     step = max(_BYTES // max(info.nbytes // max(shape[0], 1), 1), 1)
@@ -509,7 +505,9 @@ def _stored_pieces(
             ranges.append((start, min(start + step, shape[axes])))
             ranges += [(0, size) for size in shape[axes + 1 :]]
             piece = tensors.box(info.name, ranges[len(ranges) - len(info.shape) :])
-            yield piece if is_stack else piece.reshape(piece.size // max(columns, 1), columns)
+            if not is_stack:
+                piece = piece.reshape(piece.size // max(columns, 1), columns)
+            yield piece.swapaxes(-1, -2) if is_in_out else piece
 
 
 def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:

@@ -29,22 +29,6 @@ from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.remote import is_remote
 from castwise.text.wording import argument
 
-__all__ = [
-    "are_alike",
-    "check_store",
-    "container_of",
-    "has_places",
-    "is_container",
-    "model_files",
-    "new_writer",
-    "open_checkpoint",
-    "source_path",
-    "source_suffix",
-    "whole_model_refusal",
-    "written_suffixes",
-]
-
-
 # What does the same for files that castwise does not read.
 _OTHER_TOOLS = {
     ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "

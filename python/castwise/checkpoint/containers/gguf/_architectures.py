@@ -108,19 +108,6 @@ ROPE: Mapping[str, Sequence[Key]] = {
 }
 """The keys of each kind of rotary embedding."""
 
-CONTEXT = "original_max_position_embeddings"
-"""What states the context of a rotary embedding before it was scaled, in it or beside it."""
-
-ROPE_TOO = ("rope_type", "type", "rope_theta", "truncate")
-"""What else is stated of it; llama.cpp computes as if `truncate` were true.
-
-Of an `attention_factor` versions of llama.cpp compute different things, none of them that of
-transformers, so that a model with one is refused.
-"""
-LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
-"""What transformers takes for keys that are left out, where llama.cpp computes something else."""
-
-
 _ROLES = {role: re.compile("|".join(names)) for role, names in _TABLE["roles"].items()}
 _MATRIX = 2
 
