@@ -27,7 +27,6 @@ from castwise._core import finfo
 from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import (
     UNKNOWN,
-    Planned,
     TensorInfo,
     assumed_format,
     check_shape,
@@ -212,17 +211,10 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
 class Hdf5Writer(PlacedWriter):
     """Writes an HDF5 file: all but the data at once, the data at its places."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-        begin: int = 0,
-    ) -> None:
-        super().__init__(file, plans)
+    _begin = 0  # where the HDF5 file stands in the file
+
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         self._source: Hdf5Reader | None = source if isinstance(source, Hdf5Reader) else None
-        self._begin = begin
         self._begins: dict[str, int] = {}
         self._legacy = False
         with explain_errors(None), self._new_file() as tree:
@@ -232,7 +224,7 @@ class Hdf5Writer(PlacedWriter):
                 tree.attrs.update(metadata)
                 for name in self.order:
                     self._create(tree, name, None)
-        file.seek(0, io.SEEK_END)
+        self._file.seek(0, io.SEEK_END)
 
     def _new_file(self) -> h5py.File:
         """Open a new HDF5 file, which keeps the order of its members if the source does."""

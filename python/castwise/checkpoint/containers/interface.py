@@ -13,7 +13,7 @@ was an error (the file it writes into is its caller's).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -322,10 +322,21 @@ class PlacedWriter(Writer):
     _source: Reader | None = None
     """The source, if it is a file of the same container, whose bytes can stay as they are."""
 
-    def __init__(self, file: BinaryIO, plans: Sequence[Planned]) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        plans: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+    ) -> None:
         self._file = file
         self.planned = {plan.info.name: plan for plan in plans}
         self.order = list(self.planned)
+        self._write_start(metadata, source)
+
+    @abstractmethod
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
+        """Write what stands before the tensors, and note where each begins."""
 
     def keeps(self, name: str) -> bool:
         """Return True if the source's bytes are wanted as they are."""

@@ -119,8 +119,8 @@ class KerasWriter(Hdf5Writer):
             )
         self._zip = zipfile.ZipFile(file, "w")
         try:
-            begin = self._copy_members(file, source)
-            super().__init__(file, plans, metadata, source, begin)
+            self._begin = self._copy_members(file, source)
+            super().__init__(file, plans, metadata, source)
         except BaseException:
             self._close()
             raise

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,26 +65,19 @@ class NpyReader(PlacedReader[SourceFile | RemoteSource]):
 class NpyWriter(PlacedWriter):
     """Writes one array."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        if len(plans) != 1 or metadata:
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
+        if len(self.order) != 1 or metadata:
             raise CheckpointError(
-                f".npy holds one array and no metadata, not {len(plans)} arrays"
+                f".npy holds one array and no metadata, not {len(self.order)} arrays"
                 f"{' with metadata' if metadata else ''}; write .npz or .safetensors"
             )
-        super().__init__(file, plans)
         (name,) = self.order
         begin = 0
         if isinstance(source, NpyReader):
             # The array can be converted in its place.
-            self._source = source
-            header = source.header_bytes() if self.keeps(name) else new_header(plans[0], source)
-            begin = file.write(header)
+            self._source, plan = source, self.planned[name]
+            header = source.header_bytes() if self.keeps(name) else new_header(plan, source)
+            begin = self._file.write(header)
         self._begins = {name: begin}
 
     def elements(self, name: str) -> Elements:

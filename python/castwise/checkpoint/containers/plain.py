@@ -6,13 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import (
-    Planned,
     TensorInfo,
     check_shape,
     check_texts,
@@ -147,15 +146,8 @@ class PlainWriter(PlacedWriter):
     alignment = 1
     """Tensors begin at multiples of so many bytes, counted from the end of the header."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         del source
-        super().__init__(file, plans)
         tensors: list[HeaderTensor] = []
         end = 0
         for name, plan in self.planned.items():
@@ -163,7 +155,7 @@ class PlainWriter(PlacedWriter):
             tensors.append(HeaderTensor(name, self.elements(name).format, plan.info.shape, begin))
             end = begin + self.elements(name).nbytes(math.prod(plan.info.shape))
         header = self.header_bytes(tensors, metadata)
-        file.write(header)
+        self._file.write(header)
         self._begins = {tensor.name: len(header) + tensor.begin for tensor in tensors}
 
     @abstractmethod

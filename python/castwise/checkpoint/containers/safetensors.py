@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -156,14 +156,7 @@ class JoinedShards(SafetensorsReader):
 class SafetensorsWriter(PlacedWriter):
     """Writes a safetensors file: the header at once, tensors at their places."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        super().__init__(file, plans)
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         self._source: SafetensorsReader | None = (
             source if isinstance(source, SafetensorsReader) else None
         )
@@ -188,7 +181,7 @@ class SafetensorsWriter(PlacedWriter):
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
         self.order = list(self._begins)
-        file.write(header)
+        self._file.write(header)
 
     def _layout(self, plan: Planned) -> StoredLayout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""

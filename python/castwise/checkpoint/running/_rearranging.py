@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -58,9 +58,11 @@ class InCOrder(PlacedWriter):
     """A writer of one tensor into a temporary file, as another writer wants it but in C order."""
 
     def __init__(self, writer: Writer, name: str, file: BinaryIO) -> None:
-        super().__init__(file, [writer.planned[name]])
-        self._begins = {name: 0}
+        super().__init__(file, [writer.planned[name]], {}, None)
         self._elements = writer.elements(name)._replace(fortran=False)
+
+    def _write_start(self, _metadata: Mapping[str, str], _source: Reader | None) -> None:
+        self._begins = dict.fromkeys(self.order, 0)
 
     def elements(self, _name: str) -> Elements:
         return self._elements

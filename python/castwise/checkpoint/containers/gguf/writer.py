@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate
-from typing import BinaryIO
 
 import numpy as np
 
@@ -53,14 +52,7 @@ def typed_text(kind: str, value: object) -> str:
 class GgufWriter(PlacedWriter):
     """Writes a GGUF file: the header at once, tensors at their places."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        super().__init__(file, plans)
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         is_typed = {*map(type, metadata.values())} == {Typed}
         own = source if isinstance(source, WholeModelReader) and not is_typed else None
         if own is None and not (is_typed and ARCHITECTURE in metadata):
@@ -80,9 +72,9 @@ class GgufWriter(PlacedWriter):
             header = _header_like(own, self.planned.values(), offsets, type_values)
         start = -(-len(header) // alignment) * alignment
         self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
-        file.write(header.ljust(start, b"\0"))
-        file.flush()
-        file.truncate(start + end)  # what lies between tensors, and after the last, is zero
+        self._file.write(header.ljust(start, b"\0"))
+        self._file.flush()
+        self._file.truncate(start + end)  # what lies between tensors, and after the last, is zero
 
 
 def _header(
