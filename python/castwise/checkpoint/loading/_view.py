@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -43,45 +44,31 @@ def section_of(config: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return {}
 
 
+@dataclass(frozen=True, eq=False)
 class View:
     """A checkpoint as one consumer sees it."""
 
-    def __init__(
-        self,
-        consumer: str,
-        # What the model's tensors are.
-        architecture: Architecture,
-        # The model's parsed `config.json`.
-        config: Mapping[str, Any],
-        # The weights of the model, each with its tensors.
-        modules: Sequence[Module],
-        *,
-        # Other files that may state the quantization, parsed, by name.
-        files: Mapping[str, Any] | None = None,
-        # Reads a tensor, for scales that must be equal; None if there is no data yet.
-        read: Read | None = None,
-    ) -> None:
-        self.consumer = consumer
-        self.architecture = architecture
-        self.files = files or {}
-        self.read = read
-        self.modules = modules
-        self._config = config
+    consumer: str
+    architecture: Architecture  # what the model's tensors are
+    config: Mapping[str, Any]  # the model's parsed `config.json`
+    modules: Sequence[Module]  # the weights of the model, each with its tensors
+    files: Mapping[str, Any]  # others that may state the quantization, parsed, by name
+    read: Read | None  # for scales that must be equal; None if there is no data yet
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return the first member of the configuration of these names, also of its text part."""
-        return section_of(self._config, *keys)
+        return section_of(self.config, *keys)
 
     def number(self, key: str) -> int | None:
         """Return a whole number of the configuration, or of its text part."""
-        for part in reversed(text_parts(self._config)):
+        for part in reversed(text_parts(self.config)):
             if isinstance(part.get(key), int):
                 return int(part[key])
         return None
 
     def dtype(self) -> str | None:
         """Return the dtype in which the model is loaded by default."""
-        if (dtype := stated_dtype(self._config)) is not None:
+        if (dtype := stated_dtype(self.config)) is not None:
             return dtype
         formats = Counter(
             info.format

@@ -60,8 +60,7 @@ def check_loading(
     assert architecture is not None, "of a known model"  # noqa: S101
     modules, unknown = modules_of(model, tensors)
     views = {
-        name: View(name, architecture, config, modules, files=files, read=read)
-        for name in consumers
+        name: View(name, architecture, config, modules, files or {}, read) for name in consumers
     }
     lacking = [*layer_problems(architecture, config, modules, unknown)]
     problems = {}
