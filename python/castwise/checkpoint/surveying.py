@@ -414,10 +414,7 @@ def survey_tensors(
     """Survey tensors of an opened checkpoint in the order of their files, small ones together."""
     meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
     for component in source.components:
-        tensors_of_shards, model = (
-            StoredTensors(component.shards),
-            component_model(component),
-        )
+        tensors_of_shards, model = StoredTensors(component.shards), component_model(component)
         for shard in component.shards.values():
             with tensors_of_shards.open_files([shard]):
                 batch: dict[str, SurveyedTensor | _Small] = {}

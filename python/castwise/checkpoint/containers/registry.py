@@ -214,11 +214,8 @@ def is_built_in(suffix: str) -> bool:
 
 def suffixes(*, is_written: bool = False) -> list[str]:
     """List the suffixes of files that are read, or of those that are written."""
-    names = list(
-        dict.fromkeys(
-            (*_containers, *(f".{n}" for n in entry_points_of(GROUP) if n.isidentifier()))
-        )
-    )
+    offered = (f".{name}" for name in entry_points_of(GROUP) if name.isidentifier())
+    names = list(dict.fromkeys((*_containers, *offered)))
     return [name for name in names if _is_written(name)] if is_written else names
 
 

@@ -259,10 +259,8 @@ class Conversion:
         arrangement = self.reader.arrangement(name)
         if arrangement is None or not self._is_rearranged(name):
             return 0
-        nbytes_in_order, new_nbytes = (
-            self.reader.tensors[name].nbytes,
-            nbytes_after(self._writer, name),
-        )
+        nbytes_in_order = self.reader.tensors[name].nbytes
+        new_nbytes = nbytes_after(self._writer, name)
         nbytes_of_result = 2 * new_nbytes if self._writer.elements(name).fortran else 0
         nbytes_of_source = 0 if self.reader.place(name) is not None else arrangement.reach
         return nbytes_in_order + max(nbytes_of_result, nbytes_of_source - new_nbytes)
