@@ -109,7 +109,7 @@ ROPE: Mapping[str, Sequence[Key]] = {
 """The keys of each kind of rotary embedding."""
 
 _ROLES = {role: re.compile("|".join(names)) for role, names in _TABLE["roles"].items()}
-_MATRIX = 2
+_MATRIX = 2  # axes; what has fewer is no weight that llama.cpp quantizes
 
 
 def architecture_of(name: str, tensors: Iterable[TensorInfo]) -> Architecture:
