@@ -826,6 +826,14 @@ def test_dir_is_all(name: str, request: pytest.FixtureRequest) -> None:
     assert all(hasattr(package, each) for each in package.__all__)
 
 
+def test_type_checkers_know_the_names_that_are_imported_on_demand() -> None:
+    stub = ast.parse((PACKAGE / "checkpoint" / "__init__.pyi").read_text("utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.asname: node.module for node in imports for alias in node.names}
+    names = castwise.checkpoint._NAMES.items()
+    assert homes == {name: module for module, defined in names for name in defined}
+
+
 @pytest.mark.parametrize(
     ("arguments", "unused"),
     [

@@ -1,6 +1,8 @@
 """The one exception that the checkpoint package raises for what it was given; texts for it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from castwise.text.wording import join, parenthesis
 
@@ -24,6 +26,15 @@ class CheckpointError(ValueError):
 def damage(fault: str) -> CheckpointError:
     """Return the refusal of a file that is cut off, or that its format does not allow."""
     return CheckpointError(f"{fault}; {FETCH}")
+
+
+@contextmanager
+def name_file(path: Path | str) -> Iterator[None]:
+    """Put the file in front of every refusal in a block."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -86,6 +86,11 @@ class Planned(NamedTuple):
     label: str | None = None
 
     @property
+    def format(self) -> str | None:
+        """The format that it will have; None if that is one that castwise does not know."""
+        return self.target or self.info.format
+
+    @property
     def is_cast(self) -> bool:
         """True if its elements are to be cast."""
         return self.target is not None and not self.is_derived

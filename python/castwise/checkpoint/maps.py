@@ -21,10 +21,11 @@ _MATRIX = 2  # axes; what has fewer is one number per channel
 
 
 class _Family(NamedTuple):
-    """What a map is for, and what it keeps beside what every map keeps."""
+    """What a map is for, and what it keeps."""
 
     about: str
     keep: tuple[str, ...]
+    kept_by_all: tuple[str, ...]  # the patterns of every map
 
 
 def map_names() -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def named_map(name: str) -> DtypeMap:
             f"{', '.join(map_names())}; the name of a file ends with .toml or .json"
         )
     keys = PolicyMap("fullmatch", "first")  # all keep, so it does not matter which one matches
-    for pattern in dict.fromkeys((*family.keep, *_common_patterns())):
+    for pattern in dict.fromkeys((*family.keep, *family.kept_by_all)):
         keys.insert(pattern, None)
     return DtypeMap(
         None,
@@ -103,22 +104,12 @@ def warn_of_other_models(name: str, used: Collection[str | None], unknown: Seque
 
 
 @cache
-def _tables() -> dict[str, Any]:
+def _families() -> dict[str, _Family]:
     import tomllib  # noqa: PLC0415  (a millisecond, for maps alone)
 
-    return tomllib.loads(_FILE.read_text("utf-8"))
-
-
-@cache
-def _common_patterns() -> tuple[str, ...]:
-    """Return the patterns that every map keeps."""
-    return tuple(_tables()[_KEEP])
-
-
-@cache
-def _families() -> dict[str, _Family]:
+    tables: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
+    common = tables.pop(_KEEP)
     return {
-        name: _Family(table["about"], tuple(table[_KEEP]))
-        for name, table in _tables().items()
-        if name != _KEEP
+        name: _Family(table["about"], tuple(table[_KEEP]), tuple(common))
+        for name, table in tables.items()
     }

@@ -40,6 +40,7 @@ from castwise.rendering.sheet import Exponents, Lines, Section, Sheet, Table
 from castwise.rendering.words import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
+from castwise.text.plain import plain_fields
 from castwise.text.spelling import suggestion
 from castwise.text.wording import function, setting
 
@@ -110,19 +111,7 @@ class TensorSurvey:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "count": self.count,
-            "zeros": self.zeros,
-            "infinities": self.infinities,
-            "nans": self.nans,
-            "amax": self.amax,
-            "amin_nonzero": self.amin_nonzero,
-            "exponents": [list(pair) for pair in self.exponents.items()],
-            "predictions": {name: row.to_dict() for name, row in self.predictions.items()},
-        }
+        return {**plain_fields(self), "exponents": [[*pair] for pair in self.exponents.items()]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +148,7 @@ class CheckpointSurvey(Rendered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "source": self.source,
-            "targets": list(self.targets),
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-        }
+        return {"schema": SCHEMA, **plain_fields(self)}
 
 
 def survey_file(
@@ -430,10 +414,7 @@ def survey_tensors(
     """Survey tensors of an opened checkpoint in the order of their files, small ones together."""
     meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
     for component in source.components:
-        tensors_of_shards, model = (
-            StoredTensors(component.shards),
-            component_model(component),
-        )
+        tensors_of_shards, model = StoredTensors(component.shards), component_model(component)
         for shard in component.shards.values():
             with tensors_of_shards.open_files([shard]):
                 batch: dict[str, SurveyedTensor | _Small] = {}
@@ -498,15 +479,11 @@ def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, 
 
 
 def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces, with its inputs along the rows."""
-    for piece in _stored_pieces(tensors, info, model):
-        yield piece.swapaxes(-1, -2) if model.is_in_out(info.name) else piece
+    """Read a tensor in pieces with its inputs along the rows.
 
-
-def _stored_pieces(
-    tensors: StoredTensors, info: TensorInfo, model: Model
-) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room."""
+    They are rows of a matrix, or matrices of experts as far as there is room.
+    """
+    is_in_out = model.is_in_out(info.name)
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
     step = max(_BYTES // max(info.nbytes // max(shape[0], 1), 1), 1)
@@ -525,7 +502,9 @@ def _stored_pieces(
             ranges.append((start, min(start + step, shape[axes])))
             ranges += [(0, size) for size in shape[axes + 1 :]]
             piece = tensors.box(info.name, ranges[len(ranges) - len(info.shape) :])
-            yield piece if is_stack else piece.reshape(piece.size // max(columns, 1), columns)
+            if not is_stack:
+                piece = piece.reshape(piece.size // max(columns, 1), columns)
+            yield piece.swapaxes(-1, -2) if is_in_out else piece
 
 
 def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:

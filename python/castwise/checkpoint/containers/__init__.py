@@ -9,13 +9,13 @@ from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
-from castwise.checkpoint.containers._container import Container
 from castwise.checkpoint.containers._first_bytes import suffix_of_contents
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
 from castwise.checkpoint.containers.interface import Reader, Writer
 from castwise.checkpoint.containers.registry import (
     WHOLE_MODELS,
+    Container,
     find,
     is_built_in,
     is_suffix,
@@ -28,22 +28,6 @@ from castwise.checkpoint.files.hub import absent_file, hub_path, offline_source
 from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.remote import is_remote
 from castwise.text.wording import argument
-
-__all__ = [
-    "are_alike",
-    "check_store",
-    "container_of",
-    "has_places",
-    "is_container",
-    "model_files",
-    "new_writer",
-    "open_checkpoint",
-    "source_path",
-    "source_suffix",
-    "whole_model_refusal",
-    "written_suffixes",
-]
-
 
 # What does the same for files that castwise does not read.
 _OTHER_TOOLS = {

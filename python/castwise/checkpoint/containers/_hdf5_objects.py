@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import format_of
 
 if TYPE_CHECKING:
+    import h5py
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 # A link may lead back to a group that holds it, and so without end.
@@ -31,73 +32,6 @@ _DEFLATE_LIMIT = 1032  # bytes that one stored byte can become
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 
 _HEAP, _HEAP_HEADER = b"GCOL\1\0\0\0", 16
-
-
-class H5Attributes(Protocol):
-    """The attributes of an object of h5py, by name."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    def __getitem__(self, name: str) -> Any: ...  # noqa: ANN401  (of any type)
-
-    def get(self, name: str) -> object:
-        """Return the value of an attribute; None if there is none of the name."""
-
-    def get_id(self, name: str) -> Any:  # noqa: ANN401  (h5py has no types)
-        """Return the attribute with its shape and dtype."""
-
-    def create(self, name: str, data: object, shape: object, dtype: object) -> None:
-        """Make an attribute."""
-
-    def update(self, texts: Mapping[str, str]) -> None:
-        """Make or replace attributes that are texts."""
-
-
-class H5Object(Protocol):
-    """A group or a dataset of h5py."""
-
-    attrs: H5Attributes
-    id: Any
-
-
-class H5Dataset(H5Object, Protocol):
-    """A dataset of h5py."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunks: tuple[int, ...] | None
-    is_virtual: bool
-    external: Sequence[tuple[str, int, int]]
-
-    def __getitem__(self, places: object) -> NDArray[Any]: ...
-
-
-class H5Group(H5Object, Protocol):
-    """A group of h5py."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    def __getitem__(self, path: str) -> Any: ...  # noqa: ANN401  (of any class)
-
-    def get(self, path: str, *, getlink: bool) -> object:
-        """Return what has a path, or the link to it."""
-
-    def create_group(self, path: str, *, track_order: bool) -> H5Group:
-        """Make a group."""
-
-    def create_dataset(self, path: str, *, data: object, dtype: object = None) -> H5Dataset:
-        """Make a dataset of this data."""
-
-
-class H5File(H5Group, Protocol):
-    """A file of h5py."""
-
-    def close(self) -> None:
-        """Complete and close it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_error: object) -> None: ...
 
 
 def h5py_module() -> ModuleType:
@@ -213,7 +147,7 @@ def holds_numbers(item: object) -> bool:
 
 
 def walk(
-    group: H5Group, name: str = "", depth: int = 0, addresses: set[int] | None = None
+    group: h5py.Group, name: str = "", depth: int = 0, addresses: set[int] | None = None
 ) -> Iterator[tuple[str, Any]]:
     """Yield every group, dataset and type of an HDF5 file by its path, groups before their members.
 
@@ -248,7 +182,7 @@ def walk(
             yield path, item
 
 
-def texts(group: H5Object) -> dict[str, str]:
+def texts(group: h5py.HLObject) -> dict[str, str]:
     """Return the attributes that are one string each."""
     texts = {}
     for key in group.attrs:
@@ -258,7 +192,7 @@ def texts(group: H5Object) -> dict[str, str]:
     return texts
 
 
-def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
+def check_storage(name: str, dataset: h5py.Dataset, size: int) -> None:
     """Refuse a dataset whose data is not in a file of `size` bytes, or not plausible."""
     if dataset.is_virtual:
         raise CheckpointError(
@@ -292,13 +226,12 @@ def order_of(dtype: np.dtype[Any]) -> Literal["<", ">"]:
     return ">" if dtype.str[0] == ">" else "<"
 
 
-def open_hdf5(window: Window) -> H5File:
+def open_hdf5(window: Window) -> h5py.File:
     """Open a file for reading."""
-    file: H5File = h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
-    return file
+    return h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
 
 
-def blocks(dataset: H5Dataset, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
+def blocks(dataset: h5py.Dataset, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
     """Read a dataset in C order, about a mebibyte at a time.
 
     Chunks that HDF5 does not keep until the next block are read with all beside them, or each block

@@ -58,18 +58,21 @@ class TorchPickle:
 
         CheckpointError: It is damaged or too large, or needs what only unpickling could make.
         """
-        instructions = _INSTRUCTIONS
+        values, instructions = _VALUES, _INSTRUCTIONS
         try:
             for _ in range(_MAX_INSTRUCTIONS):
                 code = self._take(1)
                 if code == b".":
                     return self._stack.pop()
-                instruction = instructions.get(code)
-                if instruction is None:
+                if (read := values.get(code)) is not None:
+                    value = read(self)  # first, as it may take what stands above a mark
+                    self._stack.append(value)
+                elif (instruction := instructions.get(code)) is not None:
+                    instruction(self)
+                else:
                     raise damage(
                         f"the pickle has the instruction {code!r}, which torch never writes"
                     )
-                instruction(self)
         except (IndexError, KeyError, UnicodeDecodeError, struct.error) as error:
             raise damage("the pickle is damaged") from error
         except (AttributeError, TypeError) as error:  # a list, a text or a mapping was wanted
@@ -85,8 +88,12 @@ class TorchPickle:
             raise damage("the pickle is truncated")
         return piece
 
-    def _number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "little")
+    def _number(self, size: int, *, signed: bool = False) -> int:
+        return int.from_bytes(self._take(size), "little", signed=signed)
+
+    def _text(self, size: int) -> str:
+        """Read a text after its length, which has so many bytes."""
+        return self._take(self._number(size)).decode("utf-8", "surrogatepass")
 
     def _line(self) -> str:
         line = self._file.readline(_MAX_NAME)
@@ -94,31 +101,6 @@ class TorchPickle:
         if self._bytes_left < 0 or not line.endswith(b"\n"):
             raise damage("the pickle is damaged: it names a function without an end")
         return line[:-1].decode()
-
-    def _push(self, value: object) -> None:
-        self._stack.append(value)
-
-    def _text(self, size: int) -> None:
-        self._stack.append(self._take(self._number(size)).decode("utf-8", "surrogatepass"))
-
-    def _bytes(self, size: int) -> None:
-        self._stack.append(self._take(self._number(size)))
-
-    def _short_text(self) -> None:
-        """Take a `str` of Python 2."""
-        self._stack.append(self._take(self._number(1)).decode("latin-1"))
-
-    def _integer(self, size: int) -> None:
-        self._stack.append(int.from_bytes(self._take(size), "little", signed=True))
-
-    def _long(self, size: int) -> None:
-        self._integer(self._number(size))
-
-    def _push_unsigned(self, size: int) -> None:
-        self._stack.append(self._number(size))
-
-    def _float(self) -> None:
-        self._stack.append(struct.unpack(">d", self._take(8))[0])
 
     def _mark(self) -> None:
         self._outer_stacks.append(self._stack)
@@ -166,9 +148,6 @@ class TorchPickle:
         if not isinstance(self._stack[-1], Opaque):
             raise TypeError
         opaque("set", items)
-
-    def _frozen_set(self) -> None:
-        self._stack.append(opaque("frozenset", self._items()))
 
     def _put_memo(self, size: int) -> None:
         number = self._number(size)
@@ -241,36 +220,40 @@ class TorchPickle:
 
 
 _M = TorchPickle
-# What each instruction does, by its code in the file.
+# What the instructions push that read a value or make one, by their codes in the file.
+_VALUES: Mapping[bytes, Callable[[TorchPickle], Any]] = {
+    b"N": lambda m: None,
+    b"\x88": lambda m: True,
+    b"\x89": lambda m: False,
+    b"K": lambda m: m._number(1),
+    b"M": lambda m: m._number(2),
+    b"J": lambda m: m._number(4, signed=True),
+    b"\x8a": lambda m: m._number(m._number(1), signed=True),
+    b"\x8b": lambda m: m._number(m._number(4), signed=True),
+    b"G": lambda m: struct.unpack(">d", m._take(8))[0],
+    b"X": lambda m: m._text(4),
+    b"\x8c": lambda m: m._text(1),
+    b"\x8d": lambda m: m._text(8),
+    b"U": lambda m: m._take(m._number(1)).decode("latin-1"),  # a `str` of Python 2
+    b"B": lambda m: m._take(m._number(4)),
+    b"C": lambda m: m._take(m._number(1)),
+    b"\x8e": lambda m: m._take(m._number(8)),
+    b"\x96": lambda m: m._take(m._number(8)),  # a bytearray
+    b"]": lambda m: [],
+    b"}": lambda m: {},
+    b")": lambda m: (),
+    b"\x8f": lambda m: Opaque("set"),
+    b"l": _M._items,
+    b"t": lambda m: tuple(m._items()),
+    b"\x91": lambda m: opaque("frozenset", m._items()),
+}
+# What all others do.
 _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"\x80": lambda m: m._take(1),  # the protocol
     b"\x95": lambda m: m._take(8),  # the length of a frame
     b"(": _M._mark,
     b"0": lambda m: m._stack.pop(),
-    b"1": lambda m: m._items(),
-    b"N": lambda m: m._push(None),
-    b"\x88": lambda m: m._push(True),
-    b"\x89": lambda m: m._push(False),
-    b"K": lambda m: m._push_unsigned(1),
-    b"M": lambda m: m._push_unsigned(2),
-    b"J": lambda m: m._integer(4),
-    b"\x8a": lambda m: m._long(1),
-    b"\x8b": lambda m: m._long(4),
-    b"G": _M._float,
-    b"X": lambda m: m._text(4),
-    b"\x8c": lambda m: m._text(1),
-    b"\x8d": lambda m: m._text(8),
-    b"U": _M._short_text,
-    b"B": lambda m: m._bytes(4),
-    b"C": lambda m: m._bytes(1),
-    b"\x8e": lambda m: m._bytes(8),
-    b"\x96": lambda m: m._bytes(8),  # a bytearray
-    b"]": lambda m: m._push([]),
-    b"}": lambda m: m._push({}),
-    b")": lambda m: m._push(()),
-    b"\x8f": lambda m: m._push(Opaque("set")),
-    b"l": lambda m: m._push(m._items()),
-    b"t": lambda m: m._push(tuple(m._items())),
+    b"1": _M._items,
     b"\x85": lambda m: m._tuple(1),
     b"\x86": lambda m: m._tuple(2),
     b"\x87": lambda m: m._tuple(3),
@@ -279,7 +262,6 @@ _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"s": _M._set_item,
     b"u": lambda m: m._set_pairs(m._items()),
     b"\x90": _M._add_items,
-    b"\x91": _M._frozen_set,
     b"q": lambda m: m._put_memo(1),
     b"r": lambda m: m._put_memo(4),
     b"h": lambda m: m._get(1),

@@ -65,12 +65,12 @@ class Opaque:
     type_name: str
 
 
+@dataclass(frozen=True, slots=True)
 class _PickledFunction:
     """A function that a pickle may name, and what stands for its result."""
 
-    def __init__(self, name: str, result: Callable[..., Any]) -> None:
-        self.name = name
-        self.result = result
+    name: str
+    result: Callable[..., Any]
 
 
 # Those of quantized tensors, which are refused by their names, are bytes here.

@@ -193,18 +193,13 @@ class Checksums:
             self._check(index)
 
     def _check(self, index: int) -> None:
-        member_checksum, begin, size = (
-            self._checksums[index],
-            self._begins[index],
-            self._sizes[index],
-        )
-        if not member_checksum:
+        if not self._checksums[index]:
             return
-        checksum = 0
+        begin, size, checksum = self._begins[index], self._sizes[index], 0
         for place in range(begin, begin + size, _PIECE_BYTES):
             piece = self._read(place, min(_PIECE_BYTES, begin + size - place))
             checksum = zlib.crc32(piece, checksum)
-        if checksum != member_checksum:
+        if checksum != self._checksums[index]:
             header = self._read(begin - self._headers[index], self._headers[index])
             *_, length, _ = _LOCAL_HEADER.unpack_from(header)
             name = header[_LOCAL_HEADER.size :][:length].decode(errors="replace")

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -51,6 +52,16 @@ def from_bytes(
     lane = _lane(dtype)
     native = raw.view(lane.newbyteorder(order)).astype(lane, copy=False)
     return native.view(dtype).reshape(shape)
+
+
+def join_pieces(pieces: Iterable[bytes], nbytes: int) -> Bytes:
+    """Return pieces of so many bytes in all as one array."""
+    raw = np.empty(nbytes, np.uint8)
+    bytes_done = 0
+    for piece in pieces:
+        raw[bytes_done : bytes_done + len(piece)] = np.frombuffer(piece, np.uint8)
+        bytes_done += len(piece)
+    return raw
 
 
 def pack_nibbles(array: NDArray[Any]) -> Bytes:

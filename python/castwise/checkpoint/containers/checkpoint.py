@@ -133,18 +133,14 @@ class Checkpoint:
                     )
             places.update(shards)
 
-    def open(self) -> None:
-        """Open the single file; nothing is opened for a folder."""
-        if (reader := self.file) is not None:
-            reader.__enter__()
-
     def close(self) -> None:
         """Close the single file."""
         if (reader := self.file) is not None:
             reader.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
-        self.open()
+        if (reader := self.file) is not None:
+            reader.__enter__()
         return self
 
     def __exit__(self, *_error: object) -> None:

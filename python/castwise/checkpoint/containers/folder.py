@@ -197,7 +197,7 @@ def _check_unlisted(
     listed_series -= {series_of(stems[index])}
     for name in strangers:
         try:
-            tensors = _open_shard(folder / name, ()).tensors
+            tensors = _open_shard(folder / name).tensors
         except CheckpointError as error:
             raise CheckpointError(
                 f"{index} does not list {name!r}, which cannot be read; fetch it again and list "
@@ -237,12 +237,7 @@ def _check_forms(
     for name in [*variants, *torch_names]:
         if name.startswith(CONSOLIDATED):
             continue
-        tensors: Collection[str] = ()
-        with suppress(CheckpointError, OSError):
-            if is_index(name):
-                tensors = _read_index(folder / name)["weight_map"]
-            else:
-                tensors = _open_shard(folder / name, ()).tensors
+        tensors = _likely_tensors(folder / name)
         if tensors and model_names.isdisjoint(tensors):
             kind = "a variant of the file without that part of its name"
             if name in torch_names:
@@ -256,15 +251,19 @@ def _check_forms(
 def _check_torch_files(folder: Path, names: Iterable[str], neighbor: str) -> None:
     """Refuse a file beside torch's that has tensors, which engines load with the others."""
     for name in names:
-        tensors: Collection[str] = ()
-        with suppress(CheckpointError, OSError):
-            tensors = _open_shard(folder / name, ()).tensors
-        if tensors:
+        if tensors := _likely_tensors(folder / name):
             raise CheckpointError(
                 f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {neighbor!r}; "
                 "nothing says whether it belongs to the model, so put it into one file with that, "
                 "or leave it out " + exclusion()
             )
+
+
+def _likely_tensors(path: Path) -> Collection[str]:
+    """Return the tensors of a file of weights or an index; none of one that cannot be read."""
+    with suppress(CheckpointError, OSError):
+        return _read_index(path)["weight_map"] if is_index(path.name) else _open_shard(path).tensors
+    return ()
 
 
 def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
@@ -311,7 +310,7 @@ def _reader(path: Path) -> Reader:
     return TorchReader(path)
 
 
-def _open_shard(path: Path, names: tuple[str, ...]) -> Reader:
+def _open_shard(path: Path, names: tuple[str, ...] = ()) -> Reader:
     """Read the header of a shard, which must hold these tensors, and close its file."""
     check_link(path)
     with _reader(path) as reader:

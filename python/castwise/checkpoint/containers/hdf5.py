@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import ml_dtypes
 import numpy as np
@@ -27,20 +27,14 @@ from castwise._core import finfo
 from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import (
     UNKNOWN,
-    Planned,
     TensorInfo,
     assumed_format,
     check_shape,
-    format_info,
     format_named,
     format_of,
     numpy_dtype,
 )
 from castwise.checkpoint.containers._hdf5_objects import (
-    H5Dataset,
-    H5File,
-    H5Group,
-    H5Object,
     Window,
     blocks,
     check_storage,
@@ -53,7 +47,7 @@ from castwise.checkpoint.containers._hdf5_objects import (
     walk,
 )
 from castwise.checkpoint.containers._hdf5_trial import try_reading
-from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.array_bytes import from_bytes, join_pieces
 from castwise.checkpoint.containers.interface import (
     ChunkedReader,
     Elements,
@@ -63,6 +57,9 @@ from castwise.checkpoint.containers.interface import (
 )
 from castwise.checkpoint.files.source_files import SourceFile
 from castwise.text.wording import parenthesis
+
+if TYPE_CHECKING:
+    import h5py
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
@@ -91,29 +88,25 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(SourceFile(path))
-        try:
+        with self._opening():
             self._begin, self._size = self._part()
             with explain_errors(path):
                 try_reading(path, self._begin, self._size)
-                self._window = Window(self._file.stream, self._begin, self._size)
                 # The file as h5py has it.
-                self.tree: H5File = open_hdf5(self._window)
+                self.tree = open_hdf5(Window(self._file.stream, self._begin, self._size))
                 self.metadata = texts(self.tree)
-                self.tensors: dict[str, TensorInfo] = {}
+                self.tensors = {}
                 # What Keras calls the layers, by the paths of the groups of their variables.
                 self.layer_names: dict[str, str] = {}
                 self._datasets: dict[str, _Dataset] = {}
                 self._assume = assume
                 self._take(self.tree)
-        except BaseException:
-            self._file.close()
-            raise
 
     def _part(self) -> tuple[int, int]:
         """Return offset and size of the HDF5 file in the file."""
         return 0, self._file.size
 
-    def _take(self, root: H5Group) -> None:
+    def _take(self, root: h5py.Group) -> None:
         """Take all datasets, in the order of their paths."""
         h5py = h5py_module()
         for name, item in walk(root):
@@ -131,7 +124,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             else:
                 self.other_entries.append(name)
 
-    def _describe(self, name: str, dataset: H5Dataset) -> None:
+    def _describe(self, name: str, dataset: h5py.Dataset) -> None:
         h5py = h5py_module()
         check_storage(name, dataset, self._size)
         shape, dtype = check_shape(name, dataset.shape), dataset.dtype
@@ -163,16 +156,13 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         return name
 
     def elements(self, name: str) -> Elements | None:
-        """Return how a dataset stands in the file; None if its format is unknown."""
         return self._datasets[name].elements
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a dataset that stands in it as it is."""
         begin = self._datasets[name].begin
         return None if begin is None else (self._file.stream, begin)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read a dataset's bytes, `nbytes` at a time."""
         begin = self._datasets[name].begin
         if begin is not None:
             yield from self._pieces_at(name, begin, self.tensors[name].nbytes, nbytes)
@@ -188,38 +178,29 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
                 yield bytes(rest)
 
     def chunks(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of the chunks of a dataset; None if it is not cut into any."""
         chunks: tuple[int, ...] | None = self.tree[name].chunks
         return chunks
 
     def read_into(self, name: str, begin: int, data: memoryview) -> None:
-        """Fill `data` with the bytes, from `begin` on, of a dataset that has a place."""
         self._read_at(name, (self._datasets[name].begin or 0) + begin, data)
 
     def box(self, name: str, ranges: Sequence[tuple[int, int]]) -> NDArray[Any]:
-        """Read what of a dataset without a place is within ranges, one for each axis."""
         with explain_errors(self.path):
             values = np.asarray(self.tree[name][tuple(slice(*bounds) for bounds in ranges)])
         order, dtype = order_of(values.dtype), numpy_dtype(self.tensors[name].format or "")
         return from_bytes(values.reshape(-1).view(np.uint8), dtype, values.shape, order)
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a dataset as an array of its format."""
         info = self.tensors[name]
         if info.format is None:
             raise CheckpointError(
                 f"{self.path}: dataset {name!r} holds raw bytes; say of which format "
                 + parenthesis("assume")
             )
-        raw = np.empty(info.nbytes, np.uint8)
-        elements_done = 0
-        for piece in self.pieces(name, _PIECE_BYTES):
-            raw[elements_done : elements_done + len(piece)] = np.frombuffer(piece, np.uint8)
-            elements_done += len(piece)
+        raw = join_pieces(self.pieces(name, _PIECE_BYTES), info.nbytes)
         return from_bytes(raw, numpy_dtype(info.format), info.shape, self.order(name))
 
     def order(self, name: str) -> Literal["<", ">"]:
-        """Return the byte order of a dataset, "<" or ">"."""
         return order_of(self._datasets[name].dtype)
 
     def __exit__(self, *error: object) -> None:
@@ -230,19 +211,10 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
 class Hdf5Writer(PlacedWriter):
     """Writes an HDF5 file: all but the data at once, the data at its places."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-        begin: int = 0,
-    ) -> None:
-        self._file = file
+    _begin = 0  # where the HDF5 file stands in the file
+
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         self._source: Hdf5Reader | None = source if isinstance(source, Hdf5Reader) else None
-        self.planned = {plan.info.name: plan for plan in plans}
-        self.order = list(self.planned)
-        self._begin = begin
         self._begins: dict[str, int] = {}
         self._legacy = False
         with explain_errors(None), self._new_file() as tree:
@@ -252,18 +224,17 @@ class Hdf5Writer(PlacedWriter):
                 tree.attrs.update(metadata)
                 for name in self.order:
                     self._create(tree, name, None)
-        file.seek(0, io.SEEK_END)
+        self._file.seek(0, io.SEEK_END)
 
-    def _new_file(self) -> H5File:
+    def _new_file(self) -> h5py.File:
         """Open a new HDF5 file, which keeps the order of its members if the source does."""
         has_order = False
         if self._source is not None:
             has_order = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
         window = Window(self._file, self._begin)
-        file: H5File = h5py_module().File(window, "w", track_order=has_order)
-        return file
+        return h5py_module().File(window, "w", track_order=has_order)
 
-    def _copy_tree(self, source: H5Group, target: H5Group) -> None:
+    def _copy_tree(self, source: h5py.Group, target: h5py.Group) -> None:
         """Write what the source has; datasets that are cast are only created."""
         h5py = h5py_module()
         for name, item in walk(source):
@@ -278,13 +249,13 @@ class Hdf5Writer(PlacedWriter):
             elif self._source is None or name not in self._source.left_out:
                 _copy_other(item, target, name)
 
-    def _label(self, name: str, dataset: H5Dataset | None) -> object:
+    def _label(self, name: str, dataset: h5py.Dataset | None) -> object:
         """Return the attribute that says the format, None if there is none."""
         if dataset is not None and self.keeps(name):
             return dataset.attrs.get(_DTYPE_ATTRIBUTE)
         return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None
 
-    def _create(self, tree: H5Group, name: str, source_dataset: H5Dataset | None) -> None:
+    def _create(self, tree: h5py.Group, name: str, source_dataset: h5py.Dataset | None) -> None:
         """Create a dataset with room for its data, and take note of its place."""
         h5py = h5py_module()
         shape = self.planned[name].info.shape
@@ -316,7 +287,7 @@ class Hdf5Writer(PlacedWriter):
     def _dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype in which h5py stores a format."""
         plan = self.planned[name]
-        target = plan.target or plan.info.format
+        target = plan.format
         if target is None:
             raise CheckpointError(
                 f"tensor {name!r} is stored as {plan.info.stored}, which HDF5 cannot hold"
@@ -336,21 +307,14 @@ class Hdf5Writer(PlacedWriter):
             )
         return dtype.newbyteorder("<")
 
-    def elements(self, name: str) -> Elements:
-        """Return how a tensor that is not kept must stand in the file."""
-        plan = self.planned[name]
-        target = plan.target or plan.info.format
-        assert target is not None, "`_dtype` refuses others"  # noqa: S101
-        return Elements(format_info(target).name)
 
-
-def _new_group(tree: H5Group, name: str, group: H5Object) -> H5Group:
+def _new_group(tree: h5py.Group, name: str, group: h5py.HLObject) -> h5py.Group:
     """Create a group like another, with the order of its members."""
     has_order = bool(group.id.get_create_plist().get_link_creation_order())
     return tree.create_group(name, track_order=has_order)
 
 
-def _copy_other(source: object, target: H5Group, name: str) -> None:
+def _copy_other(source: object, target: h5py.Group, name: str) -> None:
     """Copy a dataset of strings, or an empty one: libhdf5's own copy crashes on damaged files."""
     h5py = h5py_module()
     if isinstance(source, h5py.Dataset) and source.shape is None:
@@ -366,7 +330,9 @@ def _copy_other(source: object, target: H5Group, name: str) -> None:
     _copy_attributes(source, copy, name)
 
 
-def _copy_attributes(source: H5Object, target: H5Object, name: str, but: str | None = None) -> None:
+def _copy_attributes(
+    source: h5py.HLObject, target: h5py.HLObject, name: str, but: str | None = None
+) -> None:
     for key in source.attrs:
         if key != but:
             attribute = source.attrs.get_id(key)

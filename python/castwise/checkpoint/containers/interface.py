@@ -13,7 +13,8 @@ was an error (the file it writes into is its caller's).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -153,6 +154,9 @@ class FileReader(Generic[_File]):
     Opened again, it must be as it was.
     """
 
+    # Not derived from `Reader`: `isinstance` of what derives from a protocol runs Python.
+    tensors: dict[str, TensorInfo]
+    metadata: dict[str, str]
     reopens = False
 
     def __init__(self, file: _File) -> None:
@@ -173,7 +177,7 @@ class FileReader(Generic[_File]):
         """Take note of the tensors that will be read, in this order."""
 
     def stated(self) -> object:
-        """Say that nothing is stated of quantized layers, unless a container can do so."""
+        """Return None: nothing is stated of quantized layers, unless a container can do so."""
         return None
 
     def lost_entries(self) -> list[str]:
@@ -181,9 +185,18 @@ class FileReader(Generic[_File]):
         return self.other_entries
 
     def arrangement(self, name: str) -> Arrangement | None:
-        """Say that tensors are in C order, unless a container can have others."""
+        """Return None: tensors are in C order, unless a container can have others."""
         del name
         return None
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Close the file if its headers, which the block reads, cannot be read."""
+        try:
+            yield
+        except BaseException:
+            self._file.close()
+            raise
 
     def _pieces_at(self, name: str, begin: int, length: int, nbytes: int) -> Iterator[bytes]:
         """Read the bytes of a tensor that lie in the file as they are, `nbytes` at a time."""
@@ -213,7 +226,6 @@ class FileReader(Generic[_File]):
 class PlacedReader(FileReader[_File]):
     """A file in which the bytes of every tensor lie as they are, from `_begins` on."""
 
-    tensors: dict[str, TensorInfo]
     _begins: dict[str, int]
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
@@ -306,14 +318,35 @@ class PlacedWriter(Writer):
     What stands before them is written when it is made.
     """
 
-    _file: BinaryIO
     _begins: dict[str, int]
     _source: Reader | None = None
     """The source, if it is a file of the same container, whose bytes can stay as they are."""
 
+    def __init__(
+        self,
+        file: BinaryIO,
+        plans: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+    ) -> None:
+        self._file = file
+        self.planned = {plan.info.name: plan for plan in plans}
+        self.order = list(self.planned)
+        self._write_start(metadata, source)
+
+    @abstractmethod
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
+        """Write what stands before the tensors, and note where each begins."""
+
     def keeps(self, name: str) -> bool:
         """Return True if the source's bytes are wanted as they are."""
         return self._source is not None and self.planned[name].target is None
+
+    def elements(self, name: str) -> Elements:
+        """Return how a tensor that is not kept must stand in the file."""
+        format_name = self.planned[name].format
+        assert format_name is not None, "a writer refuses others when it is made"  # noqa: S101
+        return Elements(format_name)
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return the file and the offset of a tensor's bytes; None for an object of a store."""

@@ -72,13 +72,11 @@ class KerasReader(Hdf5Reader):
             return begin, weights.file_size
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was changed, or whose weights are not as they were saved."""
         super().check_unchanged()
         with explain_errors(self.path):
             self._checksums.check_all()
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a variable as an array of its format."""
         with explain_errors(self.path):
             self._checksums.check_all()
         return super().read(name)
@@ -121,8 +119,8 @@ class KerasWriter(Hdf5Writer):
             )
         self._zip = zipfile.ZipFile(file, "w")
         try:
-            begin = self._copy_members(file, source)
-            super().__init__(file, plans, metadata, source, begin)
+            self._begin = self._copy_members(file, source)
+            super().__init__(file, plans, metadata, source)
         except BaseException:
             self._close()
             raise

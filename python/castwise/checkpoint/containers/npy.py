@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError, damage
+from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import Planned, numpy_dtype
 from castwise.checkpoint.containers._npy_header import (
     NpyHeader,
@@ -18,15 +17,15 @@ from castwise.checkpoint.containers._npy_header import (
     read_npy_header,
     storage_dtype,
 )
-from castwise.checkpoint.containers.array_bytes import NATIVE_ORDER
+from castwise.checkpoint.containers.array_bytes import NATIVE_ORDER, join_pieces
 from castwise.checkpoint.containers.interface import (
     Arrangement,
     Elements,
     PlacedReader,
+    PlacedWriter,
     Reader,
-    Writer,
 )
-from castwise.checkpoint.files.remote import RemoteSource, Upload
+from castwise.checkpoint.files.remote import RemoteSource
 from castwise.checkpoint.files.source_files import SourceFile, source_file
 
 _PIECE_BYTES = 1 << 20
@@ -37,42 +36,25 @@ class NpyReader(PlacedReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(source_file(path))
-        self.metadata: dict[str, str] = {}
-        try:
-            with self._explain_errors():
-                self._header = read_npy_header(
-                    self._file.stream, path.stem, self._file.size, assume
-                )
-        except BaseException:
-            self._file.close()
-            raise
+        self.metadata = {}
+        with self._opening(), name_file(path):
+            self._header = read_npy_header(self._file.stream, path.stem, self._file.size, assume)
         self.tensors = {path.stem: self._header.info}
         self._begins = {path.stem: self._header.nbytes}
 
     def elements(self, name: str) -> Elements | None:
-        """Return how the array stands in the file; None if castwise cannot read its elements."""
         del name  # there is only one
         return self._header.elements
 
     def arrangement(self, name: str) -> Arrangement | None:
-        """Return where the items stand if they are in Fortran order."""
         del name
         return self._header.arrangement
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read the array."""
         self.expect([name])
         pieces = self.pieces(name, _PIECE_BYTES)
-        with self._explain_errors():
+        with name_file(self.path):
             return npy_array(pieces, self._header)
-
-    @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
-        """Name the file in every error."""
-        try:
-            yield
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
 
     def header_bytes(self) -> bytes:
         """Read the header as it stands."""
@@ -80,54 +62,26 @@ class NpyReader(PlacedReader[SourceFile | RemoteSource]):
         return self._file.stream.read(self._header.nbytes)
 
 
-class NpyWriter(Writer):
+class NpyWriter(PlacedWriter):
     """Writes one array."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        if len(plans) != 1 or metadata:
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
+        if len(self.order) != 1 or metadata:
             raise CheckpointError(
-                f".npy holds one array and no metadata, not {len(plans)} arrays"
+                f".npy holds one array and no metadata, not {len(self.order)} arrays"
                 f"{' with metadata' if metadata else ''}; write .npz or .safetensors"
             )
-        self._file = file
-        self._source = source
-        self._plan = plans[0]
-        self.planned = {self._plan.info.name: self._plan}
-        self.order = list(self.planned)
-        self._begin = 0
+        (name,) = self.order
+        begin = 0
         if isinstance(source, NpyReader):
             # The array can be converted in its place.
-            keeps = self._plan.target is None
-            self._begin = file.write(
-                source.header_bytes() if keeps else new_header(self._plan, source)
-            )
-
-    def keeps(self, name: str) -> bool:
-        """Return True if the source's bytes are wanted as they are."""
-        del name
-        return self._plan.target is None and isinstance(self._source, NpyReader)
+            self._source, plan = source, self.planned[name]
+            header = source.header_bytes() if self.keeps(name) else new_header(plan, source)
+            begin = self._file.write(header)
+        self._begins = {name: begin}
 
     def elements(self, name: str) -> Elements:
-        """Return how an array that is not kept must stand in the file."""
-        del name
-        return new_elements(self._plan, self._source)
-
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of the data; None for an object of a store."""
-        del name
-        return None if isinstance(self._file, Upload) else (self._file, self._begin)
-
-    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write the data from bytes that stand as they must in the file."""
-        del name
-        for piece in pieces:
-            self._file.write(piece)
+        return new_elements(self.planned[name], self._source)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of any layout, with its header."""
@@ -136,10 +90,11 @@ class NpyWriter(Writer):
 
 def new_elements(plan: Planned, source: Reader | None) -> Elements:
     """Tell how the result of a plan stands in an `.npy`: as the source's, in native byte order."""
-    name = plan.target or plan.info.format
-    assert name is not None, "elements of no format are kept"  # noqa: S101
+    assert plan.format is not None, "elements of no format are kept"  # noqa: S101
     elements = source.elements(plan.info.name) if source is not None else None
-    return Elements(name, order=NATIVE_ORDER, fortran=elements is not None and elements.fortran)
+    return Elements(
+        plan.format, order=NATIVE_ORDER, fortran=elements is not None and elements.fortran
+    )
 
 
 def new_header(plan: Planned, source: Reader | None) -> bytes:
@@ -172,11 +127,7 @@ def npy_array(pieces: Iterator[bytes], header: NpyHeader) -> NDArray[Any]:
         raise CheckpointError(
             f"array {info.name!r} holds Python objects; castwise opens no pickles"
         )
-    raw = np.empty(info.nbytes, np.uint8)
-    bytes_done = 0
-    for piece in pieces:
-        raw[bytes_done : bytes_done + len(piece)] = np.frombuffer(piece, np.uint8)
-        bytes_done += len(piece)
+    raw = join_pieces(pieces, info.nbytes)
     try:
         array = _shape_array(raw, header.dtype, info.shape, fortran=header.fortran)
     except ValueError as error:

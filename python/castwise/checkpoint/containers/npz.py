@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, join_names
-from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
 from castwise.checkpoint.containers._zip import (
     ARRAY_SUFFIX,
@@ -59,22 +59,16 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(source_file(path))
-        try:
-            with self._explain_errors():
-                self._zip = zipfile.ZipFile(self._file.stream)
-                self._members = self._checked_members()
-                self.metadata = self._read_metadata()
-                self._headers = {
-                    name: self._read_header(name, member, assume)
-                    for name, member in self._members.items()
-                    if member.filename.endswith(ARRAY_SUFFIX)
-                }
-        except BaseException:
-            self._file.close()
-            raise
-        self.tensors: dict[str, TensorInfo] = {
-            name: header.info for name, header in self._headers.items()
-        }
+        with self._opening(), explain_errors(path):
+            self._zip = zipfile.ZipFile(self._file.stream)
+            self._members = self._checked_members()
+            self.metadata = self._read_metadata()
+            self._headers = {
+                name: self._read_header(name, member, assume)
+                for name, member in self._members.items()
+                if member.filename.endswith(ARRAY_SUFFIX)
+            }
+        self.tensors = {name: header.info for name, header in self._headers.items()}
         self.other_entries = [name for name in self._members if name not in self.tensors]
 
     def __exit__(self, *error: object) -> None:
@@ -82,19 +76,16 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         super().__exit__(*error)
 
     def elements(self, name: str) -> Elements | None:
-        """Return how an array stands in its member; None if castwise cannot read its elements."""
         return self._headers[name].elements
 
     def arrangement(self, name: str) -> Arrangement | None:
-        """Return where the items of an array stand if they are in Fortran order."""
         return self._headers[name].arrangement
 
     def place(self, name: str) -> None:
         """Say that data is checked against its checksum, and so passes through `pieces`."""
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read an array's data, `nbytes` at a time."""
-        with self._explain_errors():
+        with explain_errors(self.path):
             yield from self._pieces(name, nbytes)
 
     def _pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
@@ -105,13 +96,12 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
             member.read(1)  # the checksum is compared at the end of the member
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read the array of a member."""
-        with self._explain_errors():
+        with explain_errors(self.path):
             return npy_array(self._pieces(name, _PIECE_BYTES), self._headers[name])
 
     def header_bytes(self, name: str) -> bytes:
         """Read the header of an array as it stands."""
-        with self._explain_errors(), self._zip.open(self._members[name]) as member:
+        with explain_errors(self.path), self._zip.open(self._members[name]) as member:
             return member.read(self._headers[name].nbytes)
 
     def entry(self, name: str) -> zipfile.ZipInfo:
@@ -120,11 +110,8 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
 
     def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
         """Copy a member; its decompressed bytes stay the same."""
-        with self._explain_errors():
+        with explain_errors(self.path):
             copy_member(self._zip, self._members[name], target)
-
-    def _explain_errors(self) -> AbstractContextManager[None]:
-        return explain_errors(self.path)
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         """Return the members by name without `.npy`; a name stands for one member only."""
@@ -198,18 +185,15 @@ class NpzWriter(Writer):
         self._zip = zipfile.ZipFile(file, "w")
 
     def keeps(self, name: str) -> bool:
-        """Return True if the source's bytes are wanted as they are."""
         return self.planned[name].target is None and self._archive is not None
 
     def elements(self, name: str) -> Elements:
-        """Return how an array that is not kept must stand in its member."""
         return new_elements(self.planned[name], self._source)
 
     def place(self, name: str) -> None:
         """Say that data passes through here, for its checksum."""
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write an array from bytes that stand as they must in its member."""
         if self._archive is not None and self.keeps(name):
             entry, header = self._archive.entry(name), self._archive.header_bytes(name)
         else:
@@ -220,7 +204,6 @@ class NpzWriter(Writer):
                 member.write(piece)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of any layout."""
         with self._zip.open(self._entry(name), "w", force_zip64=True) as member:
             write_npy(member, array, name)
 

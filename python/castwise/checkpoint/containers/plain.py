@@ -6,13 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError, damage
+from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import (
-    Planned,
     TensorInfo,
     check_shape,
     check_texts,
@@ -80,22 +79,18 @@ class PlainReader(PlacedReader[SourceFile | RemoteSource], ABC):
 
     def __init__(self, path: Path) -> None:
         super().__init__(source_file(path))
-        self.tensors: dict[str, TensorInfo] = {}
-        self._begins: dict[str, int] = {}
-        try:
-            header = self.read_header(self._file)
-            check_texts((tensor.name for tensor in header.tensors), header.metadata)
-            for tensor in header.tensors:
-                self._add(tensor, header.nbytes)
-        except BaseException as error:
-            self._file.close()
-            if isinstance(error, OSError) or not isinstance(error, Exception):
+        self.tensors = {}
+        self._begins = {}
+        with self._opening(), name_file(f"{path}: it is damaged, or another file"):
+            try:
+                header = self.read_header(self._file)
+                check_texts((tensor.name for tensor in header.tensors), header.metadata)
+                for tensor in header.tensors:
+                    self._add(tensor, header.nbytes)
+            except (CheckpointError, OSError):
                 raise
-            where = f"{path}: it is damaged, or another file: "
-            if isinstance(error, CheckpointError):
-                raise CheckpointError(where + str(error)) from error
-            # Of whatever parses a header that is not one.
-            raise damage(where + repr(error)) from error
+            except Exception as error:  # of whatever parses a header that is not one
+                raise damage(repr(error)) from error
         self.metadata = dict(header.metadata)
 
     @abstractmethod
@@ -151,17 +146,8 @@ class PlainWriter(PlacedWriter):
     alignment = 1
     """Tensors begin at multiples of so many bytes, counted from the end of the header."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         del source
-        self._file = file
-        self.planned = {plan.info.name: plan for plan in plans}
-        self.order = list(self.planned)
         tensors: list[HeaderTensor] = []
         end = 0
         for name, plan in self.planned.items():
@@ -169,7 +155,7 @@ class PlainWriter(PlacedWriter):
             tensors.append(HeaderTensor(name, self.elements(name).format, plan.info.shape, begin))
             end = begin + self.elements(name).nbytes(math.prod(plan.info.shape))
         header = self.header_bytes(tensors, metadata)
-        file.write(header)
+        self._file.write(header)
         self._begins = {tensor.name: len(header) + tensor.begin for tensor in tensors}
 
     @abstractmethod
@@ -179,10 +165,9 @@ class PlainWriter(PlacedWriter):
     def elements(self, name: str) -> Elements:
         """Return how a tensor stands in the file."""
         plan = self.planned[name]
-        target = plan.target or plan.info.format
-        if target is None:
+        if plan.format is None:
             raise CheckpointError(
                 f"tensor {name!r} is stored as {plan.info.stored}, which is not a format of "
                 "castwise, so that only the container that it is from can hold it"
             )
-        return Elements(target)
+        return Elements(plan.format)

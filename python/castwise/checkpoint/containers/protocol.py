@@ -21,7 +21,6 @@ allocate nothing that a header only claims.
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo, check_shape, format_named, numpy_dtype
-from castwise.checkpoint.containers._container import Container
 from castwise.checkpoint.containers.array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers.interface import (
     Arrangement,
@@ -32,6 +31,7 @@ from castwise.checkpoint.containers.interface import (
     Writer,
 )
 from castwise.checkpoint.containers.plain import Header, HeaderTensor, PlainReader, PlainWriter
+from castwise.checkpoint.containers.registry import Container
 from castwise.checkpoint.files.remote import RemoteSource
 from castwise.checkpoint.files.source_files import SourceFile, source_file
 

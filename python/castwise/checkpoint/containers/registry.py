@@ -1,16 +1,23 @@
-"""Register containers for one process; packages offer theirs as entry points."""
+"""What reads and writes files, by their suffix.
+
+Packages offer their containers as entry points; one can be registered for one process, too.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._container import Container
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers.interface import Reader, Writer
 from castwise.environment.entry_points import entry_points_of, load_entry, package_of
+from castwise.text.brief import brief_fields
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -21,6 +28,64 @@ __all__ = ["GROUP", "Container", "find", "register"]
 
 GROUP = "castwise.containers"
 """The group of entry points by which packages offer containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What reads and writes the files of a suffix.
+
+    A class may be given by its name, as "module:Class". Then it is imported when there is such a
+    file.
+    """
+
+    # What opens a file: it is called with the path, and is then a `Reader`.
+    reader: Callable[..., Reader] | str
+    # What writes one: it is called with the open file, the list of `Planned` tensors, the metadata,
+    # and the reader that they come from (None for arrays in memory), and is then a `Writer`. None
+    # if files are only read.
+    writer: Callable[..., Writer] | str | None = None
+    # True if arrays can be raw bytes, so that the reader takes `assume` after the path.
+    assumes: bool = False
+    # True if a file keeps names and metadata, which then are checked to be text.
+    has_names: bool = True
+    # True if a writer writes all but the tensors when it is made, and names a place for each, so
+    # that several processes can write one file.
+    has_places: bool = False
+    # True if files on object stores can be read and written: the reader opens them with
+    # `source_file`, and the writer never seeks.
+    on_stores: bool = False
+
+    __repr__ = brief_fields
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a class, nor the name of one."""
+        for argument, value in (("reader", self.reader), ("writer", self.writer)):
+            is_left_out = argument == "writer" and value is None
+            is_name = isinstance(value, str) and all(value.partition(":"))
+            if not (is_left_out or is_name or callable(value)):
+                raise TypeError(
+                    f"{argument}={value!r} must be a class, or named as 'module:Class'."
+                )
+
+    def open_file(self, path: Path, assume: str | Mapping[str, str] | None) -> Reader:
+        """Open a file."""
+        arguments = (path, assume) if self.assumes else (path,)
+        reader: Reader = _class_of(self.reader)(*arguments)
+        return reader
+
+    def new_writer(
+        self,
+        file: BinaryIO,
+        plans: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+        **options: bool,
+    ) -> Writer:
+        """Begin to write one."""
+        assert self.writer is not None, "by who calls it"  # noqa: S101
+        writer: Writer = _class_of(self.writer)(file, plans, metadata, source, **options)
+        return writer
+
 
 _TORCH = Container("castwise.checkpoint.containers.torch:TorchReader", on_stores=True)
 _HDF5 = Container(
@@ -149,11 +214,8 @@ def is_built_in(suffix: str) -> bool:
 
 def suffixes(*, is_written: bool = False) -> list[str]:
     """List the suffixes of files that are read, or of those that are written."""
-    names = list(
-        dict.fromkeys(
-            (*_containers, *(f".{n}" for n in entry_points_of(GROUP) if n.isidentifier()))
-        )
-    )
+    offered = (f".{name}" for name in entry_points_of(GROUP) if name.isidentifier())
+    names = list(dict.fromkeys((*_containers, *offered)))
     return [name for name in names if _is_written(name)] if is_written else names
 
 
@@ -177,3 +239,12 @@ def _check_container(container: object, subject: str) -> Container:
             f"{subject} is not a castwise.checkpoint.containers.protocol.Container; make it one."
         )
     return container
+
+
+def _class_of(reference: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Import a class that is named."""
+    if not isinstance(reference, str):
+        return reference
+    module, _, name = reference.partition(":")
+    found_class: Callable[..., Any] = getattr(import_module(module), name)
+    return found_class

@@ -12,14 +12,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
-from castwise.checkpoint._errors import CheckpointError, damage
+from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import (
     UNKNOWN,
     Planned,
@@ -27,7 +26,6 @@ from castwise.checkpoint._tensors import (
     check_shape,
     format_info,
     format_named,
-    format_of,
     numpy_dtype,
 )
 from castwise.checkpoint.containers.array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
@@ -42,6 +40,8 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 # Metadata key under which the formats of `U8` tensors stand.
 _FORMATS_KEY = "castwise.dtypes"
+
+_RAW_CODE = "U8"  # of plain bytes
 
 # Elements of 4 bits lie two in a byte, and those of 6 bits four in three.
 _NIBBLE_BITS = 4
@@ -71,18 +71,12 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path) -> None:
         super().__init__(source_file(path))
-        try:
+        with self._opening(), name_file(path):
             entries, pairs, start = self._read_header()
-            self._begins: dict[str, int] = {}  # byte offsets in the file
+            self._begins = {}  # byte offsets in the file
             self._layouts: dict[str, StoredLayout] = {}
-            self.tensors: dict[str, TensorInfo] = {}
+            self.tensors = {}
             self._describe_all(entries, pairs.get(_FORMATS_KEY), start)
-        except CheckpointError as error:
-            self._file.close()
-            raise CheckpointError(f"{path}: {error}") from error
-        except BaseException:
-            self._file.close()
-            raise
         self.metadata = {key: text for key, text in pairs.items() if key != _FORMATS_KEY}
 
     def _read_header(
@@ -120,7 +114,7 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
             format_name, kind = _code_format(code)
             # A tag counts only for raw bytes: another tool may have replaced the tensor and kept
             # the metadata.
-            if name in tags and code == _raw_code():
+            if name in tags and code == _RAW_CODE:
                 self._layouts[name] = StoredLayout(code, shape, tags[name])
                 format_name, kind, shape = _tag_format(name, tags[name], shape)
             self.tensors[name] = TensorInfo(name, format_name, kind, code, shape, end - begin)
@@ -132,12 +126,10 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
         return self._layouts.get(name) or StoredLayout(info.stored, info.shape)
 
     def elements(self, name: str) -> Elements | None:
-        """Return how a tensor stands in the file; None if castwise cannot read its elements."""
         info = self.tensors[name]
         return None if info.format is None else _elements(info.format, info.stored)
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a tensor as an array of its format."""
         info = self.tensors[name]
         if info.format is None:
             raise CheckpointError(
@@ -164,18 +156,10 @@ class JoinedShards(SafetensorsReader):
 class SafetensorsWriter(PlacedWriter):
     """Writes a safetensors file: the header at once, tensors at their places."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        self._file = file
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         self._source: SafetensorsReader | None = (
             source if isinstance(source, SafetensorsReader) else None
         )
-        self.planned = {plan.info.name: plan for plan in plans}
         if _FORMATS_KEY in metadata:
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
         layouts = [self._layout(plan) for plan in self.planned.values()]
@@ -197,14 +181,14 @@ class SafetensorsWriter(PlacedWriter):
         except ValueError as error:
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
         self.order = list(self._begins)
-        file.write(header)
+        self._file.write(header)
 
     def _layout(self, plan: Planned) -> StoredLayout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""
         info = plan.info
         if plan.target is None and self._source is not None:
             return self._source.layout(info.name)
-        target = plan.target or info.format
+        target = plan.target or info.format  # and no property, as this is asked often
         if target is None:
             raise CheckpointError(
                 f"tensor {info.name!r} is stored as {info.stored}, which safetensors cannot hold"
@@ -212,14 +196,12 @@ class SafetensorsWriter(PlacedWriter):
         return _layout_for(target, info.shape)
 
     def elements(self, name: str) -> Elements:
-        """Return how a tensor that is not kept must stand in the file."""
         plan = self.planned[name]
         target = plan.target or plan.info.format
         assert target is not None, "`_layout` refuses others"  # noqa: S101
         return _elements(target, self._layout(plan).code)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of the planned format and shape."""
         code = self._layout(self.planned[name]).code
         is_packed = _packed_bits(code) is not None  # in nibbles, by `_layout_for`
         raw = pack_nibbles(array) if is_packed else to_bytes(array)
@@ -278,7 +260,7 @@ def _layout_for(name: str, shape: tuple[int, ...]) -> StoredLayout:
         if bits is None or (bits == _NIBBLE_BITS and rows_end_at_bytes):
             return StoredLayout(code, shape)
     axis = (itemsize,) if itemsize > 1 else ()
-    return StoredLayout(_raw_code(), (*shape, *axis), name)
+    return StoredLayout(_RAW_CODE, (*shape, *axis), name)
 
 
 @lru_cache
@@ -299,7 +281,14 @@ def _tag_format(
     row = format_named(tag)
     if row is None:
         return None, UNKNOWN, shape
-    return row.name, row.kind, _without_byte_axis(name, row, shape) if row.itemsize > 1 else shape
+    if row.itemsize == 1:
+        return row.name, row.kind, shape
+    if shape[-1:] != (row.itemsize,):
+        raise damage(
+            f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "
+            f"{shape}, whose last axis is not {row.itemsize}"
+        )
+    return row.name, row.kind, shape[:-1]
 
 
 @lru_cache
@@ -335,32 +324,11 @@ def _format_of_code() -> dict[str, FormatInfo]:
     return {
         row.safetensors: row
         for row in rows
-        if row.safetensors is not None and row.dtype is not None and _readable(row)
+        if row.safetensors is not None
+        and row.dtype is not None
+        and (row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row))
     }
-
-
-def _readable(row: FormatInfo) -> bool:
-    return row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row)
 
 
 def _is_packed(row: FormatInfo) -> bool:
     return row.kind != "bool" and row.bits in _PACKED_BITS
-
-
-@cache
-def _raw_code() -> str:
-    """Return the code of plain bytes."""
-    row = format_of(np.dtype(np.uint8))
-    assert row is not None  # noqa: S101
-    code: str | None = row.safetensors
-    assert code is not None  # noqa: S101
-    return code
-
-
-def _without_byte_axis(name: str, row: FormatInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if not shape or shape[-1] != row.itemsize:
-        raise damage(
-            f"metadata says that tensor {name!r} is {row.name}, but its bytes have shape "
-            f"{shape}, whose last axis is not {row.itemsize}"
-        )
-    return shape[:-1]

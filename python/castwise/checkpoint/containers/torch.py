@@ -87,21 +87,17 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
     def __init__(self, path: Path, *, warns: bool = True) -> None:
         super().__init__(source_file(path))
         self._checksums = Checksums(self._file.read)
-        try:
-            with explain_errors(path):
-                is_zip = self._file.stream.read(len(_ZIP_START)) == _ZIP_START
-                value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
-                contents = _name_tensors(value, path.stem)
-                self._begins: dict[str, int] = {}  # byte offsets in the file
-                self._strides: dict[str, _Strided] = {}
-                self.tensors: dict[str, TensorInfo] = {}
-                # One tuple for all tensors of a shape: 50 bytes of each are saved.
-                shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-                for name, tensor in contents.tensors.items():
-                    self._describe(name, tensor, storages, shapes)
-        except BaseException:
-            self._file.close()
-            raise
+        with self._opening(), explain_errors(path):
+            is_zip = self._file.stream.read(len(_ZIP_START)) == _ZIP_START
+            value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
+            contents = _name_tensors(value, path.stem)
+            self._begins = {}  # byte offsets in the file
+            self._strides: dict[str, _Strided] = {}
+            self.tensors = {}
+            # One tuple for all tensors of a shape: 50 bytes of each are saved.
+            shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+            for name, tensor in contents.tensors.items():
+                self._describe(name, tensor, storages, shapes)
         self.other_entries = contents.other_entries
         # What holds tensors beside those of the model, and how many.
         self.dropped = contents.dropped
@@ -116,7 +112,6 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             )
 
     def lost_entries(self) -> list[str]:
-        """List what would be lost if a file of its tensors took its place."""
         return self.other_entries + self.dropped
 
     def _read_zip(self) -> tuple[Any, dict[str, tuple[int, int]], _Order]:
@@ -271,7 +266,6 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             self._checksums.check_all()
 
     def elements(self, name: str) -> Elements | None:
-        """Return how a tensor stands in the file; None if it is of no known format."""
         info, layout = self.tensors[name], self._strides.get(name)
         if info.format is None:
             return None
@@ -279,7 +273,6 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         return _elements(info.format, info.stored in PACKED, self._order, is_fortran)
 
     def arrangement(self, name: str) -> Arrangement | None:
-        """Return where the items of a tensor stand that are not in C order."""
         layout = self._strides.get(name)
         return None if layout is None else layout.arrangement
 

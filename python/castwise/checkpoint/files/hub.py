@@ -97,19 +97,12 @@ def absent_file(path: Path) -> FileNotFoundError:
     hint = ""
     if is_hub(path):
         hint = "; check the name, and your rights: hf auth login, or HF_TOKEN"
-    elif not is_remote(path) and (url := _likely_url(path)) is not None:
-        hint = f"; did you mean {url}?"
+    elif not is_remote(path):
+        url, name = _spelled_url(path), path.as_posix()
+        if url is None and _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
+            url = f"{HUB}://{name}"
+        hint = "" if url is None else f"; did you mean {url}?"
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, str(path))
-
-
-def _likely_url(path: Path) -> str | None:
-    """Return the URL that a path of this machine, at which there is nothing, may stand for."""
-    if (url := _spelled_url(path)) is not None:
-        return url
-    name = path.as_posix()
-    if _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
-        return f"{HUB}://{name}"
-    return None
 
 
 def _spelled_url(path: Path) -> str | None:
@@ -239,7 +232,8 @@ class HubRepository:
 
         if not self._exists:
             self._api.create_repo(self.name)
-        files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        files = {path.relative_to(folder).as_posix(): path for path in paths}
         for name in files:
             check_name(name, f"{folder} has", is_path=True)
         operations = [
@@ -269,10 +263,3 @@ def _bars_on_terminals() -> Iterator[None]:
     finally:
         if not is_right:
             utils.enable_progress_bars()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """List all files in a folder and in those below, by name."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield path

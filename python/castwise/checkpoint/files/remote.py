@@ -175,7 +175,19 @@ def _answer(call: Callable[[], object], url: str) -> object:
         raise OSError(errno.ETIMEDOUT, text, url) from None
 
 
-class RemoteSource:
+class ReadableFile:
+    """What a container is read from: a file, several as one, or an object of a store."""
+
+    def place(self, begin: int) -> tuple[BinaryIO, int] | None:
+        """Return a file and an offset in it; None if only this object can read that."""
+        del begin
+        return None
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Begin to fetch spans that will be read in this order, where the system does not."""
+
+
+class RemoteSource(ReadableFile):
     """An object, to be read; as `SourceFile`.
 
     CheckpointError: it is a folder, or was changed meanwhile.
@@ -199,13 +211,11 @@ class RemoteSource:
         return list(self._opened_state)
 
     def reopen(self) -> None:
-        """Prepare to read it again if it was closed."""
         if self._is_closed:
             self.check_unchanged()
             self._is_closed = False
 
     def check_unchanged(self) -> None:
-        """Refuse the object if it is not as it was when it was first opened."""
         if self._state() != self._opened_state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
 
@@ -216,22 +226,15 @@ class RemoteSource:
             self._fetches.close()
             self._fetches = None
 
-    def place(self, begin: int) -> None:
-        """Return None: an object has no file that can be read without this one."""
-        del begin
-
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Begin to fetch spans, given by begin and end, that will be read in this order."""
         self._fetches = _Ahead(self, spans)
 
     def read(self, begin: int, count: int) -> bytes:
-        """Return so many bytes; fewer where the object ends."""
         if self._fetches is not None and self._fetches.has(begin):
             return self._fetches.read(count)
         return self.fetch(begin, begin + count)
 
     def read_into(self, data: memoryview, begin: int) -> int:
-        """Fill `data` from there on; returns how many bytes there were."""
         count = 0
         while count < len(data):
             piece = self.fetch(begin + count, begin + min(count + _FETCH_BYTES, len(data)))
@@ -265,15 +268,12 @@ class _Stream(io.RawIOBase):
         self._size = _FIRST_BYTES
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Read from another place next."""
         begins = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}
         if begins[whence] + offset < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -4,14 +4,13 @@ import ctypes
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files.remote import RemoteSource, is_remote
+from castwise.checkpoint.files.remote import ReadableFile, RemoteSource, is_remote
 from castwise.text.regular_files import NotRegularError, checked_size, open_regular, read_regular
 
 if sys.platform == "win32":
@@ -20,7 +19,7 @@ if sys.platform == "win32":
 _MOST_READ = 1 << 30  # bytes of one call: macOS reads no 2 GiB at once
 
 
-class SourceFile:
+class SourceFile(ReadableFile):
     """A regular file, open to read; a folder, pipe or device, which could block, is refused.
 
     It can be closed and opened again, and is then known to be the same and unchanged.
@@ -65,11 +64,7 @@ class SourceFile:
         self.stream.close()
 
     def place(self, begin: int) -> tuple[BinaryIO, int]:
-        """Return the file and an offset in it, for who reads it without this object."""
         return self.stream, begin
-
-    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Do nothing: the system reads ahead."""
 
     def read(self, begin: int, count: int) -> bytes:
         """Return so many bytes; fewer where the file ends."""
@@ -99,7 +94,7 @@ class SourceFile:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class JoinedFiles:
+class JoinedFiles(ReadableFile):
     """Files that are read as one, each from where the one before ends; as `SourceFile`.
 
     It is named by the first of them.
@@ -118,35 +113,23 @@ class JoinedFiles:
 
     @property
     def size(self) -> int:
-        """The bytes of all together."""
         return self._begins[-1]
 
     @property
     def state(self) -> list[int]:
-        """Size and time of the last change of each."""
         return [number for file in self._files for number in file.state]
 
     def reopen(self) -> None:
-        """Open them again if they were closed."""
         for file in self._files:
             file.reopen()
 
     def check_unchanged(self) -> None:
-        """Refuse them if one is not as it was when it was first opened."""
         for file in self._files:
             file.check_unchanged()
 
     def close(self) -> None:
-        """Close them; `reopen` opens them again."""
         for file in self._files:
             file.close()
-
-    def place(self, begin: int) -> None:
-        """Return None: there is no single file that can be read without this object."""
-        del begin
-
-    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Do nothing: the system reads ahead."""
 
     def read(self, begin: int, count: int) -> bytes:
         """Return so many bytes; fewer where the file that they begin in ends."""

@@ -47,9 +47,8 @@ class TemporaryName:
         self._temporary = path.with_name(
             f"{_prefix(path)}{os.urandom(_TOKEN_BYTES).hex()}{_SUFFIX}"
         )
-        self._is_kept = (
-            is_kept  # asked at the end if a resumable folder stays; None: it is another's
-        )
+        # Asked at the end if a resumable folder stays; None: it is another's
+        self._is_kept = is_kept
         if is_kept is not None:
             self._temporary = resumable_name(path)
         self._owner = os.getpid()

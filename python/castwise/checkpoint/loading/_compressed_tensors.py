@@ -6,7 +6,7 @@ After compressed-tensors 0.20: `quantization/lifecycle/initialize.py`, `compress
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -87,7 +87,7 @@ class Arguments:
             if form_text in {None, "mixed-precision"}
             else form_text
         )
-        return cls(**{name: getattr(arguments, name) for name in cls.__slots__} | {"form": form})
+        return replace(arguments, form=form)
 
     def infer_format(self, weights: Mapping[str, Any], group: Mapping[str, Any]) -> str:
         """Return the format that is used where none is stated (`infer_module_format`)."""

@@ -10,17 +10,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from typing import Any
 
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
-from castwise.checkpoint.loading._view import (
-    IGNORE,
-    QUANTIZATION_FILE,
-    View,
-    wrong_axis,
-)
+from castwise.checkpoint.loading._view import IGNORE, QUANTIZATION_FILE, View, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.engines import EngineRules
 from castwise.quantization.producers.consumers import find_consumer
@@ -39,7 +35,7 @@ _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 
-_CT = "compressed-tensors"
+_CT, _MXFP4 = "compressed-tensors", "mxfp4"
 # The strategies of bytes whose inputs may be quantized, too (`_is_fp8_w8a8`, `_is_*_w8a8`).
 _OF_BYTES = ("tensor", "channel", "block")
 
@@ -66,7 +62,6 @@ _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
 class _Engine:
     """What tells the engines apart."""
 
-    name: str
     # A plain target or exception of a head also matches the end of a name.
     suffixes: bool
     # Embeddings of packed integers are loaded.
@@ -76,8 +71,8 @@ class _Engine:
 
 
 _ENGINES = {
-    "vllm": _Engine("vllm", suffixes=False, integer_embeddings=True, refuses_order=True),
-    "sglang": _Engine("sglang", suffixes=True, integer_embeddings=False, refuses_order=False),
+    "vllm": _Engine(suffixes=False, integer_embeddings=True, refuses_order=True),
+    "sglang": _Engine(suffixes=True, integer_embeddings=False, refuses_order=False),
 }
 
 
@@ -86,17 +81,18 @@ _ONE_SCHEME = "give them one scheme, or leave all of them " + parenthesis("ignor
 
 def engine_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps vLLM or SGLang from loading a checkpoint."""
-    engine = _ENGINES[view.consumer]
     section = view.section(*SECTIONS)
     method = section.get("quant_method")
     if method is None and QUANTIZATION_FILE in view.files:
         method = "modelopt"
-    if isinstance(method, str) and method in _BY_METHOD:
-        yield from _BY_METHOD[method](view, engine, section)
+    if method == _MXFP4:
+        yield from view.mxfp4_problems(())
+    elif isinstance(method, str) and method in _BY_METHOD:
+        yield from _BY_METHOD[method](view, section).problems()
     elif method is None and any(module.is_quantized for module in view.modules):
         yield LoadingProblem(
             "",
-            f"config.json states no quantization that {engine.name} reads",
+            f"config.json states no quantization that {view.consumer} reads",
             "quantize it with a recipe that it loads (castwise quantize --for)",
         )
 
@@ -104,9 +100,10 @@ def engine_problems(view: View) -> Iterator[LoadingProblem]:
 class _Method:
     """How an engine stores modules, by a configuration of some method."""
 
-    def __init__(self, engine: _Engine) -> None:
-        self.engine = engine
-        self._loads = find_consumer(engine.name).loads
+    def __init__(self, view: View) -> None:
+        self.view, self.consumer = view, view.consumer
+        self.engine = _ENGINES[view.consumer]
+        self._loads = find_consumer(view.consumer).loads
 
     def fault(self) -> str | None:
         """Say why no module can be loaded."""
@@ -120,7 +117,7 @@ class _Method:
         """Return how the weights that are joined to one are stored; None if they are plain."""
         raise NotImplementedError
 
-    def misfit(self, view: View, module: Module, storage: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, module: Module, storage: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         """Yield what a module lacks that is stored so."""
         raise NotImplementedError
 
@@ -130,10 +127,121 @@ class _Method:
             row.recipe == recipe and row.holds(scheme, is_expert=is_expert) for row in self._loads
         )
 
+    def problems(self) -> Iterator[LoadingProblem]:
+        """Yield what differs, module by module and for those that an engine joins together."""
+        if (fault := self.fault()) is not None:
+            yield LoadingProblem("", fault, "choose another scheme or recipe")
+            return
+        rules = self.view.rules or EngineRules()
+
+        @cache  # by normalized names, of which a model has few
+        def is_joined(pattern: str) -> bool:
+            return len(rules.partners(pattern)) > 1
+
+        @cache
+        def is_plain(pattern: str, is_quantized: bool) -> bool:
+            """Return True for what is never quantized, or where the table cannot tell, as it is."""
+            return rules.builds_plain(pattern) or (rules.keeps(pattern) and not is_quantized)
+
+        groups: dict[str, list[Module]] = {}
+        for module in self.view.modules:
+            if module.is_expert or module.name in groups or not is_joined(module.pattern):
+                continue
+            names = rules.partners(module.name)
+            group = [self.view.by_name[name] for name in names if name in self.view.by_name]
+            if len(group) > 1:
+                groups |= {member.name: group for member in group}
+                yield from self._group_problems(group)
+        layers: dict[str, list[Module]] = {}
+        for module in self.view.modules:
+            if module.is_expert:
+                layers.setdefault(module.layer, []).append(module)
+            elif is_plain(module.pattern, module.is_quantized) or not (
+                module.may_be_linear or module.is_linear or module.role in {"head", "embedding"}
+            ):
+                yield from self.view.plain_problems(module)
+            else:
+                yield from self._module_problems(module, groups.get(module.name))
+        for layer, modules in layers.items():
+            yield from self._expert_problems(layer, modules)
+
+    def _module_problems(
+        self, module: Module, group: Sequence[Module] | None
+    ) -> Iterator[LoadingProblem]:
+        class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
+        names = [member.name for member in group or (module,)]
+        storage = None if self.excepts(module.name) else self.storage(names, class_name)
+        if module.may_be_linear and not module.is_quantized:
+            return  # engines build most without quantization, whatever the configuration says
+        is_packed = isinstance(storage, Arguments) and storage.form == "pack-quantized"
+        has_method = class_name != _EMBEDDING or (self.engine.integer_embeddings and is_packed)
+        if storage is None or not has_method:
+            yield from self.view.plain_problems(module)
+        else:
+            yield from self.misfit(module, storage)
+
+    def _group_problems(self, group: Sequence[Module]) -> Iterator[LoadingProblem]:
+        """Yield what differs of weights that an engine joins to one."""
+        names = [module.name for module in group]
+        names_text = ", ".join(name.rpartition(".")[2] for name in names)
+        joins = f"{self.consumer} joins {names_text} to one weight, and"
+        exceptions = {self.excepts(name) for name in names}
+        schemes = {repr(self.storage([name], _LINEAR)) for name in names}
+        formats = {_storage(module) for module in group}
+        if len(exceptions) > 1 or len(formats) > 1 or (exceptions == {False} and len(schemes) > 1):
+            yield LoadingProblem(
+                names[0],
+                f"{self.consumer} joins {names_text} to one weight, and they are stored "
+                "differently",
+                _ONE_SCHEME,
+            )
+        elif self.view.read is not None:
+            for suffix in ("_global_scale", "_scale_2"):
+                tensors = [module.tensors[suffix] for module in group if suffix in module.tensors]
+                if len({self.view.read(info.name) for info in tensors}) > 1:
+                    yield LoadingProblem(
+                        names[0],
+                        f"{joins} their global scales differ",
+                        "quantize the unquantized model anew",
+                    )
+
+    def _expert_problems(self, layer: str, modules: Sequence[Module]) -> Iterator[LoadingProblem]:
+        """Yield what differs of the experts of a layer, which are one module of an engine."""
+        stem = layer if layer.rpartition(".")[2] == "experts" else f"{layer}.experts"
+        names = [name for name in (module.name for module in modules) if ".experts." in name]
+        zeroth = [name for name in names if ".experts.0." in name]
+        choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
+        if zeroth and not any(module.is_stack for module in modules):
+            choices = [zeroth]
+        exceptions = [{self.excepts(name) for name in choice} for choice in choices]
+        is_left = {True} in exceptions
+        alike = f"{self.consumer} stores all experts of a layer alike, and the configuration"
+        if not is_left and any(len(states) > 1 for states in exceptions):
+            yield LoadingProblem(layer, f"{alike} excepts some", _ONE_SCHEME)
+            return
+        schemes = {repr(self.storage([name], "RoutedExperts")) for name in choices[0]}
+        storage = None if is_left else self.storage(choices[0][:1], _LINEAR)
+        if storage is None:
+            for module in modules:
+                yield from self.view.plain_problems(module)
+        elif len(schemes) > 1:
+            yield LoadingProblem(layer, f"{alike} gives them several schemes", _ONE_SCHEME)
+        else:
+            for module in modules:
+                if module.is_stack:
+                    yield module.report(
+                        f"{self.consumer} builds quantized experts one by one, and the file has "
+                        "them in one tensor"
+                        + ("" if module.is_quantized else f" as {module.tensors[''].label}"),
+                        _ALONE if module.is_quantized else f"{IGNORE} ('re:.*experts.*')",
+                    )
+                else:
+                    yield from self.misfit(module, storage)
+
 
 class _CompressedTensors(_Method):
-    def __init__(self, engine: _Engine, section: Mapping[str, Any]) -> None:
-        super().__init__(engine)
+    def __init__(self, view: View, section: Mapping[str, Any]) -> None:
+        super().__init__(view)
         self._targets = {
             target: arguments for targets, arguments in groups_of(section) for target in targets
         }
@@ -154,7 +262,7 @@ class _CompressedTensors(_Method):
             target = next((t for t in self._targets if t.lower() in class_name.lower()), None)
         return None if target is None else self._targets[target]
 
-    def misfit(self, view: View, module: Module, arguments: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, module: Module, arguments: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         row = next(row for row in self._loads if row.recipe == _CT)
         has_method = row.holds(arguments.scheme, is_expert=module.is_expert)
         if arguments.inputs:
@@ -163,32 +271,29 @@ class _CompressedTensors(_Method):
             is_float = has_method and arguments.kind == "float"
             has_method = is_byte or is_float or arguments.scheme in row.dynamic
         if arguments.has_order and self.engine.refuses_order:
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} loads no groups in an order of their own (actorder)",
+            yield module.report(
+                f"{self.consumer} loads no groups in an order of their own (actorder)",
                 "quantize it anew",
             )
         elif not has_method:
             kind = "experts" if module.is_expert else "linear layers"
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} has no method for {kind} of {arguments.scheme}",
+            yield module.report(
+                f"{self.consumer} has no method for {kind} of {arguments.scheme}",
                 "choose another scheme, or " + LEAVE,
             )
         elif arguments.scheme in row.only_dynamic and not arguments.dynamic:
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} loads {arguments.scheme} of {_CT} only with inputs that are "
+            yield module.report(
+                f"{self.consumer} loads {arguments.scheme} of {_CT} only with inputs that are "
                 "quantized while it runs, and the statement has no such inputs",
                 "quantize it with " + argument("inputs", "dynamic"),
             )
         else:
-            yield from view.arguments_problems(module, arguments)
+            yield from self.view.arguments_problems(module, arguments)
 
 
 class _Float8(_Method):
-    def __init__(self, engine: _Engine, section: Mapping[str, Any]) -> None:
-        super().__init__(engine)
+    def __init__(self, view: View, section: Mapping[str, Any]) -> None:
+        super().__init__(view)
         texts = section.get("ignored_layers") or section.get("modules_to_not_convert") or ()
         self._ignore_texts = [text for text in texts if isinstance(text, str)]
         block = section.get("weight_block_size")
@@ -209,27 +314,24 @@ class _Float8(_Method):
         del names
         return None if class_name in {_HEAD, _EMBEDDING} else "fp8_block"
 
-    def misfit(self, view: View, module: Module, scheme: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, module: Module, scheme: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         part = "_scale" if self._block is None else "_scale_inv"
-        yield from _misfit(view, module, str(scheme), _E4M3, frozenset((part,)))
+        yield from _misfit(self.view, module, str(scheme), _E4M3, frozenset((part,)))
         payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
         if payload is None or scale is None or self._block is None or len(payload.shape) < MATRIX:
             return
         grid = tuple(-(-n // b) for n, b in zip(payload.shape[-2:], self._block, strict=True))
         if scale.shape[-2:] != grid:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"its scales have the shape {scale.shape}, and the stated block needs {grid}",
                 "quantize it anew with that block, or state the block that it has",
             )
 
 
 class _ModelOpt(_Method):
-    def __init__(
-        self, engine: _Engine, section: Mapping[str, Any], files: Mapping[str, Any]
-    ) -> None:
-        super().__init__(engine)
-        file = files.get(QUANTIZATION_FILE)
+    def __init__(self, view: View, section: Mapping[str, Any]) -> None:
+        super().__init__(view)
+        file = view.files.get(QUANTIZATION_FILE)
         inner = file.get("quantization") if isinstance(file, Mapping) else None
         values = section or (inner if isinstance(inner, Mapping) else {})
         inner_values = values.get("quantization")
@@ -241,7 +343,7 @@ class _ModelOpt(_Method):
     def fault(self) -> str | None:
         if self._algorithm in _ALGORITHMS or self._algorithm == "MIXED_PRECISION":
             return None
-        return f"{self.engine.name} does not know ModelOpt's algorithm {self._algorithm!r}"
+        return f"{self.consumer} does not know ModelOpt's algorithm {self._algorithm!r}"
 
     def excepts(self, name: str) -> bool:
         layer = name.partition(".experts.")[0] + ".experts" if ".experts." in name else name
@@ -257,7 +359,7 @@ class _ModelOpt(_Method):
         del names
         return None if class_name == _EMBEDDING else self._algorithm
 
-    def misfit(self, view: View, module: Module, algorithm: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+    def misfit(self, module: Module, algorithm: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         if algorithm not in _ALGORITHMS:
             return
         scheme, codes, scales, parts = _ALGORITHMS[algorithm]
@@ -266,13 +368,12 @@ class _ModelOpt(_Method):
             and ".input_scale" not in module.tensors
         ):
             kind = "experts" if module.is_expert else "linear layers"
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
+            yield module.report(
+                f"{self.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
                 "choose another scheme or recipe, or " + LEAVE,
             )
             return
-        yield from _misfit(view, module, scheme, codes, parts)
+        yield from _misfit(self.view, module, scheme, codes, parts)
         scale = module.tensors.get("_scale")
         if (
             module.is_quantized
@@ -280,9 +381,7 @@ class _ModelOpt(_Method):
             and code_of(scale) != scales
             and not (scales == _F32 and is_wide(scale))
         ):
-            yield LoadingProblem(
-                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE
-            )
+            yield module.report(f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE)
 
 
 def _misfit(
@@ -292,16 +391,14 @@ def _misfit(
     payload = module.tensors.get("")
     suffixes = {suffix for suffix in module.tensors if suffix.startswith("_")}
     if not module.is_quantized:
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"{view.consumer} builds it as {scheme}, and the file has it as "
             f"{module.tensors[''].label}",
             f"{IGNORE}, or quantize it",
         )
     elif payload is None or code_of(payload) != codes or suffixes != parts:
         label = "none" if payload is None else payload.label
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"{view.consumer} builds it as {scheme}: it needs {codes} and "
             f"{', '.join(sorted(parts))}, and the file has {label} and "
             f"{', '.join(sorted(suffixes)) or 'no scale'}",
@@ -311,107 +408,6 @@ def _misfit(
         yield wrong_axis(module)
 
 
-def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
-    """Yield what differs, module by module and for those that an engine joins together."""
-    if (fault := method.fault()) is not None:
-        yield LoadingProblem("", fault, "choose another scheme or recipe")
-        return
-    rules = view.rules
-    plain = _Plain(rules)
-    groups: dict[str, list[Module]] = {}
-    for module in view.modules:
-        if module.is_expert or module.name in groups or not plain.has_partners(module):
-            continue
-        names = rules.partners(module.name) if rules is not None else ()
-        group = [view.by_name[name] for name in names if name in view.by_name]
-        if len(group) > 1:
-            groups |= {member.name: group for member in group}
-            yield from _group_problems(view, method, group)
-    layers: dict[str, list[Module]] = {}
-    for module in view.modules:
-        if module.is_expert:
-            layers.setdefault(module.layer, []).append(module)
-        elif plain.holds(module) or not (
-            module.may_be_linear or module.is_linear or module.role in {"head", "embedding"}
-        ):
-            yield from view.plain_problems(module)
-        else:
-            yield from _module_problems(view, method, module, groups.get(module.name))
-    for layer, modules in layers.items():
-        yield from _expert_problems(view, method, layer, modules)
-
-
-class _Plain:
-    """What an engine builds without quantization, and what it joins, by normalized names."""
-
-    def __init__(self, rules: EngineRules | None) -> None:
-        self._rules = rules
-        self._holds_by_name: dict[str, bool] = {}
-        self._partners_by_name: dict[str, bool] = {}
-
-    def holds(self, module: Module) -> bool:
-        """Return True for what is never quantized, or where the table cannot tell, as it is."""
-        name = module.pattern
-        if name not in self._holds_by_name:
-            rules = self._rules
-            self._holds_by_name[name] = rules is not None and (
-                rules.builds_plain(name) or (rules.keeps(name) and not module.is_quantized)
-            )
-        return self._holds_by_name[name]
-
-    def has_partners(self, module: Module) -> bool:
-        """Return True for what is joined with others."""
-        name = module.pattern
-        if name not in self._partners_by_name:
-            self._partners_by_name[name] = (
-                self._rules is not None and len(self._rules.partners(name)) > 1
-            )
-        return self._partners_by_name[name]
-
-
-def _module_problems(
-    view: View, method: _Method, module: Module, group: Sequence[Module] | None
-) -> Iterator[LoadingProblem]:
-    class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
-    names = [member.name for member in group or (module,)]
-    storage = None if method.excepts(module.name) else method.storage(names, class_name)
-    if module.may_be_linear and not module.is_quantized:
-        return  # engines build most without quantization, whatever the configuration says
-    is_packed = isinstance(storage, Arguments) and storage.form == "pack-quantized"
-    has_method = class_name != _EMBEDDING or (method.engine.integer_embeddings and is_packed)
-    if storage is None or not has_method:
-        yield from view.plain_problems(module)
-    else:
-        yield from method.misfit(view, module, storage)
-
-
-def _group_problems(
-    view: View, method: _Method, group: Sequence[Module]
-) -> Iterator[LoadingProblem]:
-    """Yield what differs of weights that an engine joins to one."""
-    names = [module.name for module in group]
-    names_text = ", ".join(name.rpartition(".")[2] for name in names)
-    exceptions = {method.excepts(name) for name in names}
-    schemes = {repr(method.storage([name], _LINEAR)) for name in names}
-    formats = {_storage(module) for module in group}
-    if len(exceptions) > 1 or len(formats) > 1 or (exceptions == {False} and len(schemes) > 1):
-        yield LoadingProblem(
-            names[0],
-            f"{view.consumer} joins {names_text} to one weight, and they are stored differently",
-            _ONE_SCHEME,
-        )
-    elif view.read is not None:
-        for suffix in ("_global_scale", "_scale_2"):
-            tensors = [module.tensors[suffix] for module in group if suffix in module.tensors]
-            if len({view.read(info.name) for info in tensors}) > 1:
-                yield LoadingProblem(
-                    names[0],
-                    f"{view.consumer} joins {names_text} to one weight, and their global scales "
-                    "differ",
-                    "quantize the unquantized model anew",
-                )
-
-
 def _storage(module: Module) -> tuple[Any, ...]:
     if not module.is_quantized:
         return ("plain",)
@@ -419,81 +415,10 @@ def _storage(module: Module) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _expert_problems(
-    view: View, method: _Method, layer: str, modules: Sequence[Module]
-) -> Iterator[LoadingProblem]:
-    """Yield what differs of the experts of a layer, which are one module of an engine."""
-    stem = layer if layer.rpartition(".")[2] == "experts" else f"{layer}.experts"
-    names = [name for name in (module.name for module in modules) if ".experts." in name]
-    zeroth = [name for name in names if ".experts.0." in name]
-    choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
-    if zeroth and not any(module.is_stack for module in modules):
-        choices = [zeroth]
-    exceptions = [{method.excepts(name) for name in choice} for choice in choices]
-    is_left = {True} in exceptions
-    if not is_left and any(len(states) > 1 for states in exceptions):
-        yield LoadingProblem(
-            layer,
-            f"{view.consumer} stores all experts of a layer alike, and the configuration excepts "
-            "some",
-            _ONE_SCHEME,
-        )
-        return
-    schemes = {repr(method.storage([name], "RoutedExperts")) for name in choices[0]}
-    storage = None if is_left else method.storage(choices[0][:1], _LINEAR)
-    if storage is None:
-        for module in modules:
-            yield from view.plain_problems(module)
-    elif len(schemes) > 1:
-        yield LoadingProblem(
-            layer,
-            f"{view.consumer} stores all experts of a layer alike, and the configuration gives "
-            "them several schemes",
-            _ONE_SCHEME,
-        )
-    else:
-        for module in modules:
-            if module.is_stack:
-                yield LoadingProblem(
-                    module.name,
-                    f"{view.consumer} builds quantized experts one by one, and the file has them "
-                    "in one tensor"
-                    + ("" if module.is_quantized else f" as {module.tensors[''].label}"),
-                    _ALONE if module.is_quantized else f"{IGNORE} ('re:.*experts.*')",
-                )
-            else:
-                yield from method.misfit(view, module, storage)
-
-
-def _mxfp4(view: View) -> Iterator[LoadingProblem]:
-    """Yield what keeps an engine from loading experts in the form of gpt-oss."""
-    is_gpt_oss = view.architecture.model_type == "gpt_oss"
-    for module in view.modules:
-        if not module.is_stack:
-            yield from view.plain_problems(module)
-        elif not is_gpt_oss and module.is_quantized:
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} loads MXFP4 in the form of gpt-oss only for gpt-oss",
-                LEAVE,
-            )
-        elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
-            yield LoadingProblem(
-                module.name,
-                f"{view.consumer} builds it as MXFP4, and the file has no blocks and scales of it",
-                "quantize all experts",
-            )
-        elif is_gpt_oss:
-            yield from view.blocks(module)
-
-
-_BY_METHOD: Mapping[str, Callable[[View, _Engine, Mapping[str, Any]], Iterator[LoadingProblem]]] = {
-    _CT: lambda view, engine, section: _problems(view, _CompressedTensors(engine, section)),
-    "fp8": lambda view, engine, section: _problems(view, _Float8(engine, section)),
-    "mxfp4": lambda view, _engine, _section: _mxfp4(view),
-    "modelopt": lambda view, engine, section: _problems(
-        view, _ModelOpt(engine, section, view.files)
-    ),
+_BY_METHOD: Mapping[str, Callable[[View, Mapping[str, Any]], _Method]] = {
+    _CT: _CompressedTensors,
+    "fp8": _Float8,
+    "modelopt": _ModelOpt,
 }
-METHODS = frozenset(_BY_METHOD)
+METHODS = frozenset((*_BY_METHOD, _MXFP4))
 """The methods of quantization that have rules."""

@@ -99,31 +99,27 @@ def _module_problems(
     scales = module.tensors.get(".scales")
     if scales is None:
         if isinstance(entry, Mapping) or entry is True:
-            yield LoadingProblem(
-                module.name, "the configuration names it, and the file has no scales of it", LEAVE
+            yield module.report(
+                "the configuration names it, and the file has no scales of it", LEAVE
             )
         elif module.is_quantized:
             yield from view.plain_problems(module)
     elif module.role not in _QUANTIZED or entry is False:
         yield from view.plain_problems(module)
     elif module.is_expert and _type(view) not in _STACKS_SCALES:
-        yield LoadingProblem(
-            module.name,
-            f"mlx-lm stacks the weights of experts of {_type(view)}, and not their scales",
-            LEAVE,
+        yield module.report(
+            f"mlx-lm stacks the weights of experts of {_type(view)}, and not their scales", LEAVE
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
     elif module.name.endswith("kv_b_proj") and _type(view) in _PARTS_KEYS_AND_VALUES:
-        yield LoadingProblem(
-            module.name,
-            f"mlx-lm parts it for {_type(view)}, and quantizes the parts anew",
-            LEAVE,
+        yield module.report(
+            f"mlx-lm parts it for {_type(view)}, and quantizes the parts anew", LEAVE
         )
     elif (
         fault := _fault(module, {**section, **entry} if isinstance(entry, Mapping) else None)
     ) is not None:
-        yield LoadingProblem(module.name, fault, "quantize it anew, or state how it is stored")
+        yield module.report(fault, "quantize it anew, or state how it is stored")
 
 
 def _type(view: View) -> str:

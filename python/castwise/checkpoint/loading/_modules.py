@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Parameter, normalize_name
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class Module:
     # What the file stores, by what follows `weight`, or after a dot by what follows the module: ""
     # is the weight itself, or a payload under its name.
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
+
+    def report(self, problem: str, remedy: str, option: str | None = None) -> LoadingProblem:
+        """Return a problem of it."""
+        return LoadingProblem(self.name, problem, remedy, option)
 
     @property
     def role(self) -> str:

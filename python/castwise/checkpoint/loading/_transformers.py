@@ -89,11 +89,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         elif module.may_be_linear and not module.is_quantized:
             continue
         elif class_name == "Embedding":
-            yield LoadingProblem(
-                module.name,
-                "transformers does not load a quantized embedding",
-                LEAVE,
-            )
+            yield module.report("transformers does not load a quantized embedding", LEAVE)
         else:
             yield from view.arguments_problems(module, arguments)
             decoded_schemes |= {arguments.scheme} if module.is_quantized else set()
@@ -160,8 +156,7 @@ def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[Lo
         if module.is_quantized:
             fits = len(sizes) == 1 if arguments is not None else kind in {"joined", "turned"}
             if kind == "renamed" or not fits:
-                yield LoadingProblem(
-                    module.name,
+                yield module.report(
                     "transformers parts, joins, turns or renames its weight while it loads, and "
                     "not its scales",
                     LEAVE if kind == "renamed" or arguments is None else _BY_ROWS,
@@ -172,8 +167,7 @@ def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[Lo
             and kind in {"joined", "turned"}
             and not _has_scales(view, module.parameter, with_scales)
         ):
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"transformers decodes it from {arguments.scheme} before it joins or turns it, and "
                 "it is not quantized",
                 "choose fp8_tensor or fp8_channel",
@@ -238,8 +232,7 @@ def _expert_problems(
     is_sequential = view.architecture.model_type in _SEQUENTIAL
     if module.is_stack:
         if module.is_quantized or is_sequential:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 "transformers decodes no experts in one tensor, and would drop their scales"
                 if module.is_quantized
                 else "transformers builds experts one by one, and would drop them in one tensor",
@@ -255,21 +248,18 @@ def _expert_problems(
         yield from view.arguments_problems(module, arguments)
     elif module.plain is not None and not module.is_quantized:
         if not is_float8:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"transformers decodes all experts from {arguments.scheme}, and it is "
                 f"{module.plain.label}",
                 "quantize all experts, or choose fp8_tensor or fp8_channel",
             )
     elif is_float8 and (arguments.strategy not in {"tensor", "channel"} or arguments.group):
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"transformers decodes no experts from {arguments.scheme}",
             "choose another scheme for the experts, or " + LEAVE,
         )
     elif arguments.strategy == "tensor_group" or not arguments.symmetric:
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"transformers decodes no experts from {arguments.scheme}"
             + ("" if arguments.symmetric else " with zero points"),
             "choose another scheme for the experts",
@@ -299,8 +289,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
         is_left = _skips(module.name, texts) or _skips(module_name, texts)
         if module.is_stack:
             if module.is_quantized:
-                yield LoadingProblem(
-                    module.name,
+                yield module.report(
                     "transformers decodes no experts in one tensor on a CPU: it takes their codes "
                     "for weights",
                     _ONE_BY_ONE,
@@ -313,7 +302,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             if not module.may_be_linear and (module.role != "head" or exceptions is not None):
                 yield _lacking(module, "weight_scale_inv")
         elif module.parameter.name in float32_names:
-            yield LoadingProblem(module.name, "transformers keeps it in float32", LEAVE)
+            yield module.report("transformers keeps it in float32", LEAVE)
         else:
             yield from _float8_problems(module, block)
 
@@ -326,16 +315,14 @@ def _renamed_scales(view: View) -> Iterator[LoadingProblem]:
     module_names = {*names, *names.values()}
     for module in view.modules:
         if module.weight.endswith(".scale") and module.parameter.name in module_names:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 "transformers renames it to 'weight_scale_inv', and would drop it",
                 "use compressed-tensors as the recipe",
             )
 
 
 def _lacking(module: Module, part: str) -> LoadingProblem:
-    return LoadingProblem(
-        module.name,
+    return module.report(
         f"transformers builds it quantized, and the file has no {part!r} of it",
         f"{IGNORE}, or quantize it",
     )
@@ -349,36 +336,28 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
         return
     dropped_parts = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
     if dropped_parts:
-        yield LoadingProblem(
-            module.name,
-            f"transformers drops 'weight{min(dropped_parts)}'",
-            "remove it, or quantize anew",
+        yield module.report(
+            f"transformers drops 'weight{min(dropped_parts)}'", "remove it, or quantize anew"
         )
     if code_of(payload) not in {_E4M3, "I8"}:
-        yield LoadingProblem(
-            module.name,
-            f"its codes are {payload.label}, and transformers reads {_E4M3}",
-            "quantize it anew",
+        yield module.report(
+            f"its codes are {payload.label}, and transformers reads {_E4M3}", "quantize it anew"
         )
         return
     rows, columns = payload.shape[-2:] if len(payload.shape) > 1 else (1, *payload.shape)
     if not (isinstance(block, list) and len(block) == MATRIX):
         if scale.shape not in {(), (1,), (1, 1)}:
-            yield LoadingProblem(
-                module.name, f"its scales have the shape {scale.shape}", "quantize anew"
-            )
+            yield module.report(f"its scales have the shape {scale.shape}", "quantize anew")
         return
     high, wide = (int(size) for size in block)
     grid = ceil(rows / high), ceil(columns / wide)
     if scale.shape != grid:
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"its scales have the shape {scale.shape}, and blocks of {high}x{wide} need {grid}",
             "quantize it anew with that block, or state the block that it has",
         )
     elif (rows > high and rows % high) or (columns > wide and columns % wide):
-        yield LoadingProblem(
-            module.name,
+        yield module.report(
             f"transformers decodes a matrix of {rows}x{columns} right only on a GPU: without one "
             f"it cuts it in {grid[0]}x{grid[1]} equal blocks",
             "load it on a GPU, or " + LEAVE,
@@ -389,25 +368,8 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
 def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `Mxfp4GptOssExperts` from what the file has."""
     texts = list(section.get("modules_to_not_convert") or ())
-    is_gpt_oss = view.architecture.model_type == "gpt_oss"
-    for module in view.modules:
-        if not module.is_stack or _skips(module.layer, texts):
-            yield from view.plain_problems(module)
-        elif not is_gpt_oss:
-            if module.is_quantized:
-                yield LoadingProblem(
-                    module.name,
-                    "transformers loads MXFP4 in the form of gpt-oss only for gpt-oss",
-                    LEAVE,
-                )
-        elif {"_blocks", "_scales"} - module.tensors.keys():
-            yield LoadingProblem(
-                module.name,
-                "transformers builds it as MXFP4, and the file has no blocks and scales of it",
-                "quantize all experts",
-            )
-        else:
-            yield from view.blocks(module)
+    left_out = {m.layer for m in view.modules if m.is_stack and _skips(m.layer, texts)}
+    return view.mxfp4_problems(left_out)
 
 
 _BY_METHOD = {

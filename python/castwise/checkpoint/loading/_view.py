@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -43,45 +44,31 @@ def section_of(config: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return {}
 
 
+@dataclass(frozen=True, eq=False)
 class View:
     """A checkpoint as one consumer sees it."""
 
-    def __init__(
-        self,
-        consumer: str,
-        # What the model's tensors are.
-        architecture: Architecture,
-        # The model's parsed `config.json`.
-        config: Mapping[str, Any],
-        # The weights of the model, each with its tensors.
-        modules: Sequence[Module],
-        *,
-        # Other files that may state the quantization, parsed, by name.
-        files: Mapping[str, Any] | None = None,
-        # Reads a tensor, for scales that must be equal; None if there is no data yet.
-        read: Read | None = None,
-    ) -> None:
-        self.consumer = consumer
-        self.architecture = architecture
-        self.files = files or {}
-        self.read = read
-        self.modules = modules
-        self._config = config
+    consumer: str
+    architecture: Architecture  # what the model's tensors are
+    config: Mapping[str, Any]  # the model's parsed `config.json`
+    modules: Sequence[Module]  # the weights of the model, each with its tensors
+    files: Mapping[str, Any]  # others that may state the quantization, parsed, by name
+    read: Read | None  # for scales that must be equal; None if there is no data yet
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return the first member of the configuration of these names, also of its text part."""
-        return section_of(self._config, *keys)
+        return section_of(self.config, *keys)
 
     def number(self, key: str) -> int | None:
         """Return a whole number of the configuration, or of its text part."""
-        for part in reversed(text_parts(self._config)):
+        for part in reversed(text_parts(self.config)):
             if isinstance(part.get(key), int):
                 return int(part[key])
         return None
 
     def dtype(self) -> str | None:
         """Return the dtype in which the model is loaded by default."""
-        if (dtype := stated_dtype(self._config)) is not None:
+        if (dtype := stated_dtype(self.config)) is not None:
             return dtype
         formats = Counter(
             info.format
@@ -142,7 +129,7 @@ class View:
                 f"{self.consumer} builds it without quantization, and would drop "
                 f"{self._dropped_name(module)}"
             )
-        yield LoadingProblem(module.name, problem, LEAVE)
+        yield module.report(problem, LEAVE)
 
     @staticmethod
     def _dropped_name(module: Module) -> str:
@@ -152,8 +139,7 @@ class View:
     def arguments_problems(self, module: Module, arguments: Arguments) -> Iterator[LoadingProblem]:
         """Yield what a module lacks that the consumer builds as compressed-tensors states it."""
         if not module.is_quantized:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"{self.consumer} builds it as {arguments.scheme}, and the file has it as "
                 f"{module.tensors[''].label}",
                 f"{NAME_IN_IGNORE}, or quantize it",
@@ -161,11 +147,31 @@ class View:
         elif module.parameter.axes.endswith("in out"):
             yield wrong_axis(module)
         elif (fault := arguments.fault(module)) is not None:
-            yield LoadingProblem(
-                module.name,
+            yield module.report(
                 f"{self.consumer} builds it as {arguments.scheme}: {fault}",
                 "quantize it anew, or state how it is stored",
             )
+
+    def mxfp4_problems(self, layers_left_out: Collection[str]) -> Iterator[LoadingProblem]:
+        """Yield what keeps the consumer from loading experts in the form of gpt-oss."""
+        is_gpt_oss = self.architecture.model_type == "gpt_oss"
+        for module in self.modules:
+            if not module.is_stack or module.layer in layers_left_out:
+                yield from self.plain_problems(module)
+            elif not is_gpt_oss:
+                if module.is_quantized:
+                    yield module.report(
+                        f"{self.consumer} loads MXFP4 in the form of gpt-oss only for gpt-oss",
+                        LEAVE,
+                    )
+            elif {"_blocks", "_scales"} - module.tensors.keys():
+                yield module.report(
+                    f"{self.consumer} builds it as MXFP4, and the file has no blocks and scales of "
+                    "it",
+                    "quantize all experts",
+                )
+            else:
+                yield from self.blocks(module)
 
     def blocks(self, module: Module) -> Iterator[LoadingProblem]:
         """Yield what of experts in the form of gpt-oss is not along the inputs of the model."""
@@ -173,16 +179,13 @@ class View:
         outer, inner = self.number("hidden_size"), self.number("intermediate_size")
         rows_are_hidden = "down" in module.name
         if shape[:-1] != scales or len(shape) != _AXES_OF_BLOCKS:
-            yield LoadingProblem(
-                module.name,
-                f"its blocks have the shape {shape}, its scales {scales}",
-                "quantize anew",
+            yield module.report(
+                f"its blocks have the shape {shape}, its scales {scales}", "quantize anew"
             )
         elif outer is not None and inner is not None:
             rows, columns = (outer, inner) if rows_are_hidden else (2 * inner, outer)
             if (shape[1], shape[2] * _MXFP4_BLOCK) != (rows, columns):
-                yield LoadingProblem(
-                    module.name,
+                yield module.report(
                     f"its blocks are of {shape[1]} rows of {shape[2] * _MXFP4_BLOCK}, and the "
                     f"configuration needs {rows} of {columns}: they do not lie along the inputs",
                     "quantize the unquantized model anew",
@@ -191,8 +194,7 @@ class View:
 
 def wrong_axis(module: Module) -> LoadingProblem:
     """Return the problem of a matrix whose blocks lie along its outputs."""
-    return LoadingProblem(
-        module.name,
+    return module.report(
         "its matrices are (in, out), and its blocks lie along the outputs",
         LEAVE + ", or use a recipe that stores such experts (gpt-oss)",
     )

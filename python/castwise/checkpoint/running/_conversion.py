@@ -245,7 +245,7 @@ class Conversion:
             if not self._writer.elements(name).fortran:
                 return self._convert_one(file_in_order, self._writer, meter, folder)
             with temporary_file(folder) as result, temporary_file(folder) as new_file:
-                writer = cast("Writer", InCOrder(self._writer, name, result))
+                writer = InCOrder(self._writer, name, result)
                 report = self._convert_one(file_in_order, writer, meter, folder)
                 elements, shape = self._writer.elements(name), self._plans[name].info.shape
                 arrangement = Arrangement.fortran(elements.nbytes(1), shape)
@@ -259,10 +259,8 @@ class Conversion:
         arrangement = self.reader.arrangement(name)
         if arrangement is None or not self._is_rearranged(name):
             return 0
-        nbytes_in_order, new_nbytes = (
-            self.reader.tensors[name].nbytes,
-            nbytes_after(self._writer, name),
-        )
+        nbytes_in_order = self.reader.tensors[name].nbytes
+        new_nbytes = nbytes_after(self._writer, name)
         nbytes_of_result = 2 * new_nbytes if self._writer.elements(name).fortran else 0
         nbytes_of_source = 0 if self.reader.place(name) is not None else arrangement.reach
         return nbytes_in_order + max(nbytes_of_result, nbytes_of_source - new_nbytes)

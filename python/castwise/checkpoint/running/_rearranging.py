@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from castwise._core import rearrange_items
 from castwise.checkpoint._errors import damage
-from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.containers.interface import (
+    Arrangement,
+    Elements,
+    PlacedWriter,
+    Reader,
+    Writer,
+)
 from castwise.checkpoint.files.source_files import handle
 
 _BLOCK_BYTES = 8 << 20
@@ -28,50 +33,39 @@ class Rearranged:
 
     def __init__(self, reader: Reader, name: str, file: BinaryIO) -> None:
         self.path = reader.path
-        self.tensors: dict[str, TensorInfo] = {name: reader.tensors[name]}
+        self.tensors = {name: reader.tensors[name]}
         elements = reader.elements(name)
         self._elements = None if elements is None else elements._replace(fortran=False)
         self._file = file
 
     def elements(self, _name: str) -> Elements | None:
-        """Return how the elements stand in the file."""
         return self._elements
 
     def arrangement(self, _name: str) -> None:
-        """Say that they are in C order."""
-
-    def place(self, _name: str) -> tuple[BinaryIO, int]:
-        """Return the file, and the offset in it."""
-        return self._file, 0
+        """Return None: its items are in C order."""
 
     def expect(self, _names: object) -> None:
-        """There is nothing to be fetched."""
+        """Do nothing: nothing is fetched."""
+
+    def place(self, _name: str) -> tuple[BinaryIO, int]:
+        return self._file, 0
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read the tensor's bytes, `nbytes` at a time."""
         return pieces_of(self._file, 0, self.tensors[name].nbytes, nbytes)
 
 
-class InCOrder:
+class InCOrder(PlacedWriter):
     """A writer of one tensor into a temporary file, as another writer wants it but in C order."""
 
     def __init__(self, writer: Writer, name: str, file: BinaryIO) -> None:
-        self.planned: dict[str, Planned] = {name: writer.planned[name]}
-        self.order = [name]
+        super().__init__(file, [writer.planned[name]], {}, None)
         self._elements = writer.elements(name)._replace(fortran=False)
-        self._file = file
 
-    def keeps(self, _name: str) -> bool:
-        """Return False: what stays as it is need not be brought into another order."""
-        return False
+    def _write_start(self, _metadata: Mapping[str, str], _source: Reader | None) -> None:
+        self._begins = dict.fromkeys(self.order, 0)
 
     def elements(self, _name: str) -> Elements:
-        """Return how the elements must stand in the file."""
         return self._elements
-
-    def place(self, _name: str) -> tuple[BinaryIO, int]:
-        """Return the file, and the offset in it."""
-        return self._file, 0
 
 
 @contextmanager

@@ -20,13 +20,7 @@ from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.replacing import replacing_file
 from castwise.checkpoint.files.source_files import read_file
 from castwise.checkpoint.files.temporary_names import JOB, TemporaryName, hold_lock, parts_name
-from castwise.checkpoint.results.report import (
-    CastRow,
-    Progress,
-    ProgressMeter,
-    Report,
-    add_report,
-)
+from castwise.checkpoint.results.report import CastRow, Progress, ProgressMeter, Report, add_report
 from castwise.checkpoint.running._batches import Batch, TensorRange, cut_batches, cut_ranges
 from castwise.checkpoint.running._executors import BatchTask, convert_batches
 from castwise.checkpoint.running._job import ARGUMENTS, OTHER_FILES, Job, checksum, differences
@@ -38,8 +32,9 @@ from castwise.text.wording import argument, parenthesis
 
 _FILES = "files"  # the folder that all parts write into
 _PLACED = "placed"  # names the file or folder that is to become, or has become, the destination
+# Bytes that a part reads and writes before it looks again whether another run has begun anew.
 _PIECE_BYTES = 64 << 20
-_MAX_IDENTITY_BYTES = 1 << 20
+_MAX_IDENTITY_BYTES = 1 << 20  # far more than a number of a file has
 _MOST_READERS = 8  # threads that compute checksums
 
 

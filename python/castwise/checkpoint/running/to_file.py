@@ -26,11 +26,7 @@ from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._job import Job, job_of
-from castwise.checkpoint.running._output_files import (
-    OutputFile,
-    least_nbytes,
-    meanwhile_nbytes,
-)
+from castwise.checkpoint.running._output_files import OutputFile, least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._sharding import one_file
 from castwise.checkpoint.running.other_files import Patterns
 from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions

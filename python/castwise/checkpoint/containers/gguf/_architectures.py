@@ -1,4 +1,4 @@
-"""What the package gguf does not tell of an architecture: the rows of `architectures.toml`."""
+"""The package gguf, and what it does not tell of an architecture: `architectures.toml`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.models.architecture import Architecture, Parameter, normalize_name
 
@@ -27,6 +28,18 @@ FLOAT32 = re.compile(r".*(?:_norm\.weight|attn_sinks\.weight|ffn_gate_inp\.weigh
 
 EXPERTS = ("num_experts", "num_local_experts")
 """The keys of which one states how many experts a layer has."""
+
+
+def gguf_package() -> Any:  # noqa: ANN401  (a module without types)
+    """Import the package gguf, which is llama.cpp's own."""
+    try:
+        import gguf  # noqa: PLC0415
+    except ImportError as error:
+        raise CheckpointError(
+            "the package gguf has the names and the metadata of llama.cpp, and is not installed: "
+            "pip install 'castwise[gguf]'"
+        ) from error
+    return gguf
 
 
 class Key(NamedTuple):
@@ -95,21 +108,8 @@ ROPE: Mapping[str, Sequence[Key]] = {
 }
 """The keys of each kind of rotary embedding."""
 
-CONTEXT = "original_max_position_embeddings"
-"""What states the context of a rotary embedding before it was scaled, in it or beside it."""
-
-ROPE_TOO = ("rope_type", "type", "rope_theta", "truncate")
-"""What else is stated of it; llama.cpp computes as if `truncate` were true.
-
-Of an `attention_factor` versions of llama.cpp compute different things, none of them that of
-transformers, so that a model with one is refused.
-"""
-LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
-"""What transformers takes for keys that are left out, where llama.cpp computes something else."""
-
-
 _ROLES = {role: re.compile("|".join(names)) for role, names in _TABLE["roles"].items()}
-_MATRIX = 2
+_MATRIX = 2  # axes; what has fewer is no weight that llama.cpp quantizes
 
 
 def architecture_of(name: str, tensors: Iterable[TensorInfo]) -> Architecture:

@@ -28,11 +28,7 @@ from castwise.checkpoint.containers.gguf._tokenizer_files import (
     special_numbers,
     tokenizer_files,
 )
-from castwise.checkpoint.containers.gguf.reader import (
-    Gathered,
-    GatheredSource,
-    GgufReader,
-)
+from castwise.checkpoint.containers.gguf.reader import Gathered, GatheredSource, GgufReader
 from castwise.checkpoint.containers.whole_models import (
     MappedTensor,
     ModelFiles,

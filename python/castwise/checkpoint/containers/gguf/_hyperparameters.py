@@ -13,13 +13,10 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.gguf._architectures import (
     ARCHITECTURE,
     ARCHITECTURES,
-    CONTEXT,
     COUNT,
     FLOAT,
-    LEFT_OUT,
     READ,
     ROPE,
-    ROPE_TOO,
     TEXT,
     UNSCALED,
     YARN,
@@ -29,10 +26,21 @@ from castwise.checkpoint.containers.gguf._architectures import (
 )
 from castwise.checkpoint.containers.gguf.writer import typed_text
 
+_CONTEXT = "original_max_position_embeddings"
+"""What states the context of a rotary embedding before it was scaled, in it or beside it."""
+
+# What else is stated of it; llama.cpp computes as if `truncate` were true. Of an `attention_factor`
+# versions of llama.cpp compute different things, none of them that of transformers, so that a model
+# with one is refused.
+_ROPE_TOO = ("rope_type", "type", "rope_theta", "truncate")
+
+# What transformers takes for keys that are left out, where llama.cpp computes something else.
+_LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
+
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo("f4").tiny, np.finfo("f4").max))
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
 _OF_FACTORS = "llama3"
-_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", CONTEXT)
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", _CONTEXT)
 # The last three of all models of Llama 3, where factors do not tell them apart from others.
 _OF_LLAMA3 = (1.0, 4.0, 8192)
 
@@ -67,7 +75,7 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
                 f"{', '.join(map(str, pattern))} in turn, one for each layer (num_hidden_layers)"
             )
     for key, value in row.computes.items():
-        statement = config.get(key, LEFT_OUT.get(key, value))
+        statement = config.get(key, _LEFT_OUT.get(key, value))
         if statement != value:
             says = f"states {key} {statement!r}"
             if key not in config:
@@ -121,7 +129,7 @@ def _rotary(row: GgufArchitecture, config: Mapping[str, Any]) -> tuple[str, dict
     is_mapping = isinstance(rope, dict)
     rope = {key: value for key, value in rope.items() if value is not None} if is_mapping else rope
     kind = str(rope.get("rope_type", rope.get("type", UNSCALED)) if is_mapping else None)
-    known_keys = {*ROPE_TOO, *(key.config_key for key in ROPE.get(kind, ()))}
+    known_keys = {*_ROPE_TOO, *(key.config_key for key in ROPE.get(kind, ()))}
     known_keys |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
     if kind not in ROPE or rope.keys() - known_keys or (kind == _OF_FACTORS and not row.factors):
         raise CheckpointError(
@@ -139,14 +147,14 @@ def _rotary(row: GgufArchitecture, config: Mapping[str, Any]) -> tuple[str, dict
             f"config.json states truncate {rope['truncate']!r} of its rotary embedding, and "
             f"llama.cpp computes {row.name} as if it were true; state true if that will do"
         )
-    context = config.get(CONTEXT)
+    context = config.get(_CONTEXT)
     if (
-        CONTEXT in known_keys
+        _CONTEXT in known_keys
         and context is not None
-        and rope.setdefault(CONTEXT, context) != context
+        and rope.setdefault(_CONTEXT, context) != context
     ):
         raise CheckpointError(
-            f"config.json states {CONTEXT} {context!r}, and {rope[CONTEXT]!r} in its rotary "
+            f"config.json states {_CONTEXT} {context!r}, and {rope[_CONTEXT]!r} in its rotary "
             "embedding; remove the one that is wrong"
         )
     return kind, rope

@@ -12,9 +12,9 @@ from castwise.checkpoint.containers.gguf._architectures import (
     READ,
     GgufArchitecture,
     experts_of,
+    gguf_package,
     stated_key,
 )
-from castwise.checkpoint.containers.gguf._package import gguf_package
 from castwise.checkpoint.containers.whole_models import MappedTensor, Place, Rows
 from castwise.models.architecture import Parameter, find_architecture
 

@@ -13,8 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError, damage
-from castwise.checkpoint.containers.gguf._architectures import BOOL, COUNT, INTEGER, TEXT
-from castwise.checkpoint.containers.gguf._package import gguf_package
+from castwise.checkpoint.containers.gguf._architectures import (
+    BOOL,
+    COUNT,
+    INTEGER,
+    TEXT,
+    gguf_package,
+)
 from castwise.checkpoint.containers.gguf.writer import typed_text
 from castwise.checkpoint.files.source_files import read_file
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers.gguf._architectures import gguf_package
 from castwise.checkpoint.containers.gguf._names import name_map
-from castwise.checkpoint.containers.gguf._package import gguf_package
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.whole_models import InputNames
 

@@ -12,12 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from castwise.checkpoint.containers.gguf._architectures import (
-    ARCHITECTURE,
-    COUNT,
-    EMBEDDING,
-    HEAD,
-)
+from castwise.checkpoint.containers.gguf._architectures import ARCHITECTURE, COUNT, EMBEDDING, HEAD
 from castwise.checkpoint.containers.gguf.writer import FILE_TYPE, typed_text
 from castwise.quantization.producers.block_types import MIXES
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import parse_gguf_array, parse_gguf_header
-from castwise.checkpoint._errors import CheckpointError, damage
+from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.gguf._architectures import ARCHITECTURE, architecture_of
@@ -68,24 +68,17 @@ class GgufReader(WholeModelReader):
     def __init__(self, path: Path) -> None:
         file = SourceFile(path)
         super().__init__(file)
-        self.tensors: dict[str, TensorInfo] = {}
-        self.metadata: dict[str, str] = {}
-        self._begins: dict[str, int] = {}
+        self.tensors = {}
+        self._begins = {}
         # What each key of the first file is there, in bytes: begin and end.
         self._pairs: dict[str, tuple[int, int]] = {}
         self.alignment = 1  # of its tensors
         self._gathers: dict[str, Gathered] = {}
-        try:
+        with self._opening(), name_file(path):
             self._values, self._arrays = self._read_header(file, 0)
             self._read_parts(file)
             self.metadata = {key: str(value) for key, value in self._values.items()}
             self.other_entries += self._arrays
-        except CheckpointError as error:
-            self._file.close()
-            raise CheckpointError(f"{path}: {error}") from error
-        except BaseException:
-            self._file.close()
-            raise
 
     def _read_header(
         self, file: SourceFile, begin: int
@@ -151,10 +144,8 @@ class GgufReader(WholeModelReader):
             if not path.is_file():
                 raise CheckpointError(f"{name}, of the same model, is missing beside it; fetch it")
             file = SourceFile(path)
-            try:
+            with name_file(f"{name}, of the same model"):
                 values, _ = self._read_header(file, joined_files.append(file))
-            except CheckpointError as error:
-                raise CheckpointError(f"{name}, of the same model: {error}") from error
             if (values.get(_SPLIT_KEYS[0]), values.get(_SPLIT_KEYS[1])) != (index, count):
                 raise CheckpointError(
                     f"{name} does not state that it is number {index + 1} of {count} files of the "
@@ -169,7 +160,6 @@ class GgufReader(WholeModelReader):
             self._values.pop(key, None)
 
     def values(self) -> dict[str, Any]:
-        """Return all that the header states, by key, with its arrays."""
         arrays = {
             key: parse_gguf_array(self._file.read, self._file.size, begin, damage)
             for key, begin in self._arrays.items()
@@ -177,7 +167,6 @@ class GgufReader(WholeModelReader):
         return self._values | arrays
 
     def pairs(self, left_out: Collection[str]) -> list[bytes]:
-        """Return the keys and values of the header as they are in it, but for some keys."""
         left_out = {*left_out, *_SPLIT_KEYS}
         return [
             self._file.read(begin, end - begin)
@@ -218,7 +207,6 @@ class GgufReader(WholeModelReader):
         return None if name in self._gathers else super().place(name)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read a tensor's bytes, `nbytes` at a time."""
         if name not in self._gathers:
             yield from super().pieces(name, nbytes)
             return
@@ -254,12 +242,10 @@ class GgufReader(WholeModelReader):
         return rows
 
     def elements(self, name: str) -> Elements | None:
-        """Return how a tensor stands in the file."""
         format_name = self.tensors[name].format
         return None if format_name is None else Elements(format_name)
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a tensor as an array of its format."""
         info = self.tensors[name]
         assert info.format is not None, "others are refused"  # noqa: S101
         return from_bytes(self._bytes(name), numpy_dtype(info.format), info.shape)

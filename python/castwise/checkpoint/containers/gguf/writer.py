@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate
-from typing import BinaryIO
 
 import numpy as np
 
@@ -22,10 +21,10 @@ from castwise.checkpoint.containers.gguf._architectures import (
     FLOAT,
     INTEGER,
     TEXT,
+    gguf_package,
 )
 from castwise.checkpoint.containers.gguf._ggml_types import PLAIN
-from castwise.checkpoint.containers.gguf._package import gguf_package
-from castwise.checkpoint.containers.interface import Elements, PlacedWriter, Reader
+from castwise.checkpoint.containers.interface import PlacedWriter, Reader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, WRITTEN_TYPES
 
@@ -53,16 +52,7 @@ def typed_text(kind: str, value: object) -> str:
 class GgufWriter(PlacedWriter):
     """Writes a GGUF file: the header at once, tensors at their places."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        plans: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        self._file = file
-        self.planned = {plan.info.name: plan for plan in plans}
-        self.order = list(self.planned)
+    def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
         is_typed = {*map(type, metadata.values())} == {Typed}
         own = source if isinstance(source, WholeModelReader) and not is_typed else None
         if own is None and not (is_typed and ARCHITECTURE in metadata):
@@ -82,16 +72,9 @@ class GgufWriter(PlacedWriter):
             header = _header_like(own, self.planned.values(), offsets, type_values)
         start = -(-len(header) // alignment) * alignment
         self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
-        file.write(header.ljust(start, b"\0"))
-        file.flush()
-        file.truncate(start + end)  # what lies between tensors, and after the last, is zero
-
-    def elements(self, name: str) -> Elements:
-        """Return how a tensor must stand in the file."""
-        plan = self.planned[name]
-        format_name = plan.target or plan.info.format
-        assert format_name is not None, "`_type_of` refuses others"  # noqa: S101
-        return Elements(format_name)
+        self._file.write(header.ljust(start, b"\0"))
+        self._file.flush()
+        self._file.truncate(start + end)  # what lies between tensors, and after the last, is zero
 
 
 def _header(
@@ -167,7 +150,7 @@ def _text(value: str) -> bytes:
 
 def _type_of(plan: Planned) -> tuple[int, tuple[int, ...]]:
     """Return the number of a tensor's type, and its shape in elements."""
-    info, format_name = plan.info, plan.target or plan.info.format
+    info, format_name = plan.info, plan.format
     shape, name = info.shape, _WRITTEN.get(plan.label or "")
     kind = next((kind for kind, plain in PLAIN.items() if plain == format_name), None)
     if name is not None:
