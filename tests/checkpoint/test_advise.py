@@ -349,9 +349,11 @@ def test_one_scheme_is_the_floor_where_what_states_a_mixture_takes_more(model: P
             advise(model, budget=floor - below)
 
 
-def test_ignored_weights_get_the_fewest_bytes(model: Path) -> None:
+@pytest.mark.parametrize("ignore", [r".*1\.mlp\.down_proj", r"model\.layers\.1\.mlp", ".*1.mlp"])
+def test_ignored_weights_get_the_fewest_bytes(model: Path, ignore: str) -> None:
+    """A weight is named by its own name, or by that of a module that holds it."""
     name = "model.layers.1.mlp.down_proj"
-    advice = advise(model, bits=9.0, ignore=re.escape(name))
+    advice = advise(model, bits=9.0, ignore=ignore)
     plain = advise(model, bits=9.0)
     chosen, before = (
         next(choice for choice in each.choices if choice.tensors == (f"{name}.weight",))

@@ -135,8 +135,8 @@ def advise(
         of its squared elements (the loss grows by half the trace times the mean squared error: Dong
         and others, HAWQ-V2, arXiv 1911.03852).
     ignore
-        Regular expressions of weights, or of their modules, that you do not use, such as a pooler.
-        Their errors do not count, and they get the fewest bytes.
+        Regular expressions of weights that you do not use, or of modules that hold them, such as
+        "pooler". Their errors do not count, and they get the fewest bytes.
     quantize_embeddings
         Whether embeddings and heads may get schemes. None: they may if no consumer is named, or if
         the consumer loads them quantized.
@@ -404,7 +404,9 @@ def _ignored_weights(ignore: str | Sequence[str], candidates: Candidates) -> lis
         matches = [
             name
             for name in candidates.tensors
-            if pattern.find(name) is not None or pattern.find(name.removesuffix(WEIGHT)) is not None
+            # The names of the modules that hold it, the outermost first, and its own.
+            for parents in [itertools.accumulate(name.split("."), "{}.{}".format)]
+            if any(pattern.find(module) is not None for module in parents)
         ]
         if not matches:
             near = nearest([text], candidates.tensors)[text]
