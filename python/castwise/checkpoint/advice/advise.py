@@ -671,8 +671,8 @@ class _Problem:
         uniform = next((row for row in uniforms if self._nbytes(row) <= most_bytes), None)
         if limit is None:
             solution = uniform or first
-            excess = math.ceil(max(solution.cost - first.cost + first.gap, 0.0))
-            return self._advice(solution, nbytes_gap=excess + self._statement_bytes(solution))
+            more_bytes = math.ceil(max(solution.cost - first.cost + first.gap, 0.0))
+            return self._advice(solution, nbytes_gap=more_bytes + self._statement_bytes(solution))
         solution = self._fit(self._cautious_options(uniform), limit)
         solution = self._solution(solution.indices)
         if uniform is not None and uniform.cost <= solution.cost * (1 + _MARGIN):
@@ -740,8 +740,8 @@ class _Problem:
         chosen = self._chosen(indices)
         error = sum(option.error for option in chosen)
         nbytes = sum(option.nbytes for option in chosen)
-        sums = (error, nbytes) if self._limit.error is None else (nbytes, error)
-        return Solution(tuple(indices), *sums, 0.0)
+        cost, weight = (error, nbytes) if self._limit.error is None else (nbytes, error)
+        return Solution(tuple(indices), cost, weight, 0.0)
 
     def _statement_bytes(self, solution: Solution) -> int:
         targets = (option.target for option in self._chosen(solution.indices))
