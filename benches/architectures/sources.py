@@ -457,7 +457,10 @@ class Interpreter:
             ]
             instance.attributes = {**dict(zip(fields, args, strict=False)), **keywords}
             return instance
-        if not any(isinstance(base, Class) and base.name == "CustomOp" for base in self.mro(kind)):
+        names = {base.name for base in self.mro(kind) if isinstance(base, Class)}
+        if "SupportsQuant" in names:  # its `__new__` takes the statement from the arguments
+            instance.attributes["quant_config"] = keywords.get("quant_config", (QUANT,))
+        if "CustomOp" not in names:
             self.construct_base(instance, kind, None, args, keywords)
         return instance
 

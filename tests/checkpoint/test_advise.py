@@ -349,9 +349,11 @@ def test_one_scheme_is_the_floor_where_what_states_a_mixture_takes_more(model: P
             advise(model, budget=floor - below)
 
 
-def test_ignored_weights_get_the_fewest_bytes(model: Path) -> None:
+@pytest.mark.parametrize("ignore", [r".*1\.mlp\.down_proj", r"model\.layers\.1\.mlp", ".*1.mlp"])
+def test_ignored_weights_get_the_fewest_bytes(model: Path, ignore: str) -> None:
+    """A weight is named by its own name, or by that of a module that holds it."""
     name = "model.layers.1.mlp.down_proj"
-    advice = advise(model, bits=9.0, ignore=re.escape(name))
+    advice = advise(model, bits=9.0, ignore=ignore)
     plain = advise(model, bits=9.0)
     chosen, before = (
         next(choice for choice in each.choices if choice.tensors == (f"{name}.weight",))
@@ -405,6 +407,22 @@ def test_one_scheme_for_all_where_it_is_as_good(tmp_path: Path) -> None:
         checkpoint.quantize_file(source, result, scheme, recipe="compressed-tensors")
         advice = advise(source, budget=result.stat().st_size + 2000, recipe="compressed-tensors")
         assert {choice.target for choice in advice.choices} == {scheme}
+
+
+def test_no_weight_is_below_one_scheme_for_all_for_hardly_any_gain(tmp_path: Path) -> None:
+    """With mxfp4 for one matrix, the rest gains 0.06 % more in sum than with nvfp4 for all."""
+    numbers = np.random.default_rng(0)
+    shapes = [(512, 128)] * 3 + [(128, 128)] * 12
+    tensors = {
+        f"layers.{place}.weight": numbers.standard_t(5, shape).astype(np.float32)
+        for place, shape in enumerate(shapes)
+    }
+    source = tmp_path / "model.safetensors"
+    checkpoint.save(source, tensors)
+    budget = int(0.64 * sum(array.size for array in tensors.values())) + 4000
+    formats = ["mxfp4", "nvfp4", "mxfp6_e2m3"]
+    advice = advise(source, budget=budget, recipe="compressed-tensors", formats=formats)
+    assert {choice.target for choice in advice.choices} == {"nvfp4", "mxfp6_e2m3"}
 
 
 @pytest.mark.parametrize(

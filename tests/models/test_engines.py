@@ -102,6 +102,23 @@ def test_modules_that_an_engine_joins(engines: tuple[str, ...], model: str, grou
         (VLLM, "Mamba2ForCausalLM", "lm_head"),
         (BOTH, "NemotronHForCausalLM", "backbone.layers.1.mixer.conv1d"),
         (("mlx-lm",), "deepseek_v3", "model.layers.9.mlp.gate"),
+        # Towers and their projectors.
+        (VLLM, "Llama4ForConditionalGeneration", "vision_model.model.layers.0.mlp.fc1"),
+        (VLLM, "Llama4ForConditionalGeneration", "multi_modal_projector.linear_1"),
+        (VLLM, "InternVLForConditionalGeneration", "model.vision_tower.encoder.layer.0.mlp.fc1"),
+        (
+            VLLM,
+            "PixtralForConditionalGeneration",
+            "vision_encoder.transformer.layers.0.attention.wq",
+        ),
+        (VLLM, "Gemma4ForConditionalGeneration", "model.vision_tower.encoder.layers.0.mlp.up_proj"),
+        (VLLM, "LlavaOnevisionForConditionalGeneration", "multi_modal_projector.linear_1"),
+        (
+            VLLM,
+            "LlavaForConditionalGeneration",
+            "vision_tower.vision_model.encoder.layers.0.mlp.fc1",
+        ),
+        (VLLM, "PaliGemmaForConditionalGeneration", "multi_modal_projector.linear"),
     ],
 )
 def test_modules_that_an_engine_builds_unquantized(
@@ -122,6 +139,29 @@ def test_modules_that_an_engine_builds_unquantized(
         ("vllm", "Mamba2ForCausalLM", "backbone.layers.0.mixer.in_proj"),
         ("vllm", "DeepseekV32ForCausalLM", "model.layers.9.self_attn.indexer.wq_b"),
         ("vllm", "Qwen3_5MoeForConditionalGeneration", "model.visual.blocks.0.attn.qkv"),
+        # Towers.
+        ("vllm", "Qwen2VLForConditionalGeneration", "visual.blocks.0.mlp.fc1"),
+        ("vllm", "Qwen2_5_VLForConditionalGeneration", "model.visual.blocks.0.attn.qkv"),
+        ("vllm", "Qwen2_5_VLForConditionalGeneration", "visual.blocks.0.mlp.down_proj"),
+        ("vllm", "Exaone4_5_ForConditionalGeneration", "model.visual.blocks.0.mlp.down_proj"),
+        ("vllm", "Qwen3VLForConditionalGeneration", "model.visual.blocks.0.mlp.linear_fc1"),
+        (
+            "vllm",
+            "LlavaForConditionalGeneration",
+            "vision_tower.vision_model.encoder.layers.0.self_attn.out_proj",
+        ),
+        (
+            "vllm",
+            "Gemma3ForConditionalGeneration",
+            "model.vision_tower.vision_model.encoder.layers.0.self_attn.out_proj",
+        ),
+        ("vllm", "Idefics3ForConditionalGeneration", "model.vision_model.encoder.layers.0.mlp.fc1"),
+        ("vllm", "InternVLChatModel", "vision_model.encoder.layers.0.attn.qkv"),
+        (
+            "vllm",
+            "Mistral3ForConditionalGeneration",
+            "model.vision_tower.transformer.layers.0.attention.o_proj",
+        ),
         ("mlx-lm", "llama", "model.embed_tokens"),
         ("mlx-lm", "gpt_oss", "model.layers.0.mlp.router"),
     ],

@@ -111,8 +111,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         action="append",
         default=[],
-        help="weights that you do not use: if their whole names, or those of their modules, "
-        "match, their errors do not count, and they get the fewest bytes; as often as needed",
+        help="weights that you do not use: if their whole names, or those of modules that hold "
+        "them, match, their errors do not count, and they get the fewest bytes; as often as needed",
     )
     choice.add_argument(
         "--quantize-embeddings",

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -59,6 +59,10 @@ _BYTE_BITS = 8
 _FRONT_POINTS = 200
 # How much a sum of thousands of float64 may be off, relatively: as many ulps, of 2**-53 each.
 _ROUNDING = 1e-12
+# How many times the part of an error counts that is above that of the best single scheme that fits.
+# What weights count is a guess: where it is wrong, a choice that takes bits from some weights loses
+# to that scheme. `benches/README.md` has the measurements.
+_CAUTION = 1.5
 # By how much more error one scheme for all may be predicted, and is chosen all the same. Where the
 # prediction differs by less, outputs need not: `benches/real` has the measurements.
 _MARGIN = 0.15
@@ -94,7 +98,8 @@ def advise(
     castwise reads and surveys every weight once, and predicts from the survey the losses of each
     format and scheme. The choices have the least sum of relative squared errors (the loss of a
     model grows with this sum: Malinovskii and others, HIGGS, arXiv 2411.17525). castwise chooses
-    one scheme for all weights if it fits and its sum is at most 15 % larger. Weights that engines
+    one scheme for all weights if it fits and its sum is at most 15 % larger. Of an error above that
+    of the best single scheme that fits, the part above it counts 1.5 times. Weights that engines
     fuse (q, k and v; gate and up), and the experts of a layer, share a choice. Routers get at least
     16 bits, and so do embeddings and heads for consumers that do not load them quantized. Norms and
     other one-dimensional tensors do not change.
@@ -135,8 +140,8 @@ def advise(
         of its squared elements (the loss grows by half the trace times the mean squared error: Dong
         and others, HAWQ-V2, arXiv 1911.03852).
     ignore
-        Regular expressions of weights, or of their modules, that you do not use, such as a pooler.
-        Their errors do not count, and they get the fewest bytes.
+        Regular expressions of weights that you do not use, or of modules that hold them, such as
+        "pooler". Their errors do not count, and they get the fewest bytes.
     quantize_embeddings
         Whether embeddings and heads may get schemes. None: they may if no consumer is named, or if
         the consumer loads them quantized.
@@ -206,14 +211,18 @@ def advise(
         def best_of(rows: Candidates) -> Advice:
             problems = [
                 _Problem(
-                    alternative, weight_groups, surveys, weights, (size, limit), exponents=exponents
+                    str(source),
+                    alternative,
+                    weight_groups,
+                    surveys,
+                    weights,
+                    (size, limit, statement_sizes),
+                    exponents=exponents,
                 )
                 for alternative in rows.alternatives()
             ]
             problems.sort(key=_Problem.least_bytes)
-            return _best(
-                [partial(problem.advice, statement_sizes, str(source)) for problem in problems]
-            )
+            return _best([problem.advice for problem in problems])
 
         def loadable(rows: Candidates) -> Advice:
             """Choose, and choose again without the schemes of weights that would not be loaded."""
@@ -404,7 +413,9 @@ def _ignored_weights(ignore: str | Sequence[str], candidates: Candidates) -> lis
         matches = [
             name
             for name in candidates.tensors
-            if pattern.find(name) is not None or pattern.find(name.removesuffix(WEIGHT)) is not None
+            # The names of the modules that hold it, the outermost first, and its own.
+            for parents in [itertools.accumulate(name.split("."), "{}.{}".format)]
+            if any(pattern.find(module) is not None for module in parents)
         ]
         if not matches:
             near = nearest([text], candidates.tensors)[text]
@@ -572,20 +583,16 @@ class _StatementSizes:
         self._count_bytes: Callable[[Mapping[str, str]], int] | None = None
         self._known: dict[frozenset[tuple[str, str]], int] = {}
 
-    def nbytes(self, advice: Advice) -> int:
-        """Return the bytes for the choices of advice."""
-        if not advice.quantizes:
+    def nbytes(self, choices: Iterable[tuple[Sequence[str], str]]) -> int:
+        """Return the bytes for the names of groups with their schemes."""
+        rows = [(names, target) for names, target in choices if is_scheme(target)]
+        if not rows:
             return 0
         # Weights of a group have its choice, and choices within other limits are often the same.
-        key = frozenset((choice.tensors[0], choice.target) for choice in advice.choices)
+        key = frozenset((names[0], target) for names, target in rows)
         if key in self._known:
             return self._known[key]
-        schemes = {
-            name: choice.target
-            for choice in advice.choices
-            if is_scheme(choice.target)
-            for name in choice.tensors
-        }
+        schemes = {name: target for names, target in rows for name in names}
         if self._count_bytes is None:
             encode = plain_encode(self._candidates.recipe, self._threads)
             is_file = not self._checkpoint.is_folder
@@ -606,18 +613,19 @@ def _sum_exponents(names: Sequence[str], surveys: Mapping[str, Surveyed]) -> dic
 class _Problem:
     """The choices, and what limits them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
+        source: str,
         candidates: Candidates,
         groups: Sequence[Sequence[str]],
         surveys: Mapping[str, Surveyed],
         importance: Mapping[str, float],
-        limits: tuple[_Size, _Limit],
+        limits: tuple[_Size, _Limit, _StatementSizes],
         *,
         exponents: Sequence[dict[int, int]],  # of each group
     ) -> None:
-        self._candidates, self._groups = candidates, groups
-        self._size, self._limit = limits
+        self._source, self._candidates, self._groups = source, candidates, groups
+        self._size, self._limit, self._statement_sizes = limits
         self._surveys = surveys
         self._total = sum(importance.values()) or 1.0
         self._options: list[list[Alternative]] = []
@@ -639,77 +647,82 @@ class _Problem:
                 ]
             )
 
-    def advice(self, sizes: _StatementSizes, source: str) -> Advice:
+    def advice(self) -> Advice:
         """Choose, and say what else there was, or refuse a limit that nothing fits."""
         try:
-            return self._choose(sizes, source)
+            return self._choose()
         except _TooFewBytesError:
-            raise self._refusal(sizes, source) from None
+            raise self._refusal() from None
 
-    def _choose(self, sizes: _StatementSizes, source: str) -> Advice:
+    def _choose(self) -> Advice:
         """Choose one scheme for all, if that is as good, else the best mixture."""
         limit = self._most_bytes()
         if limit is not None and limit >= self._size.nbytes_before:
             limit += self._size.nbytes_before  # every weight may stay: nothing is limited
-        reserve = 0
-        first = solution = self._solve(limit, reserve)
-        lightest: Solution | None = None
-        while True:
-            advice = self._advice(source, solution)
-            statement_bytes = sizes.nbytes(advice)
-            if limit is None or advice.nbytes + statement_bytes <= limit:
-                break
-            if solution is lightest:
-                raise _TooFewBytesError
-            # What states the schemes needs room, too; how much follows from the choices.
-            reserve += advice.nbytes + statement_bytes - limit
-            try:
-                solution = self._solve(limit, reserve)
-            except _TooFewBytesError:
-                solution = lightest = self._lightest(sizes, source)
-        most = advice.nbytes + statement_bytes if limit is None else limit
-        is_limited = self._limit.error is not None
-        for uniform in self._uniforms(solution.cost * (1 if is_limited else 1 + _MARGIN)):
-            whole = self._advice(source, uniform)
-            if whole.nbytes + (uniform_stated := sizes.nbytes(whole)) <= most:
-                advice, statement_bytes, solution = whole, uniform_stated, uniform
-                break
-        front = tuple(
-            FrontPoint(point.nbytes + statement_bytes, point.error) for point in advice.front
-        )
-        advice = replace(advice, nbytes=advice.nbytes + statement_bytes, front=front)
-        excess = solution.cost - first.cost + first.gap
+        first = self._solve(self._weighed_options, limit, 0)
         if limit is None:
-            return replace(advice, nbytes_gap=math.ceil(max(excess, 0.0)) + statement_bytes)
-        return replace(advice, gap=max(excess, 0.0) / self._total)
+            assert self._limit.error is not None  # noqa: S101
+            most_bytes, most_error = self._nbytes(first), self._limit.error * self._total
+            uniforms = [
+                row for row in self._uniforms() if row.weight <= most_error * (1 + _ROUNDING)
+            ]
+        else:
+            most_bytes, uniforms = limit, self._uniforms()
+        uniform = next((row for row in uniforms if self._nbytes(row) <= most_bytes), None)
+        if limit is None:
+            solution = uniform or first
+            more_bytes = math.ceil(max(solution.cost - first.cost + first.gap, 0.0))
+            return self._advice(solution, nbytes_gap=more_bytes + self._statement_bytes(solution))
+        solution = self._fit(self._cautious_options(uniform), limit)
+        solution = self._solution(solution.indices)
+        if uniform is not None and uniform.cost <= solution.cost * (1 + _MARGIN):
+            solution = uniform
+        excess = max(solution.cost - first.cost + first.gap, 0.0)
+        return self._advice(solution, gap=excess / self._total)
 
-    def _uniforms(self, most_cost: float) -> Iterator[Solution]:
-        """Yield the choices of one scheme that cost no more than that, the best first.
+    def _fit(self, groups: Sequence[Sequence[Option]], limit: int) -> Solution:
+        """Choose within a limit, with room for what states the schemes."""
+        reserve = 0
+        solution = self._solve(groups, limit, reserve)
+        while (nbytes := self._nbytes(solution)) > limit:
+            reserve += nbytes - limit  # how much states the schemes follows from the choices
+            try:
+                solution = self._solve(groups, limit, reserve)
+            except _TooFewBytesError:
+                solution = self._lightest()
+                if self._nbytes(solution) > limit:
+                    raise
+        return solution
+
+    def _cautious_options(self, uniform: Solution | None) -> list[list[Option]]:
+        """Return the options, where errors above those of one scheme for all count more."""
+        if uniform is None:
+            return self._weighed_options
+        return [
+            [
+                Option(row.error + (_CAUTION - 1) * max(row.error - least.error, 0), row.nbytes)
+                for row in options
+            ]
+            for options, least in zip(self._options, self._chosen(uniform.indices), strict=True)
+        ]
+
+    def _uniforms(self) -> list[Solution]:
+        """Return the choices of one scheme for all, the best first.
 
         A weight that cannot have the scheme has the best of what is not one, and in half of them
         embeddings and heads do, too.
         """
-        is_limited = self._limit.error is not None
-        rows: list[tuple[float, float, tuple[int, ...]]] = []
+        rows: list[Solution] = []
         targets = dict.fromkeys(option.target for row in self._options for option in row)
         for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):
-            places_chosen: list[int] = []
+            indices: list[int] = []
             for names, options in zip(self._groups, self._options, strict=True):
                 is_table = self._candidates.model.role(names[0]) in TABLES
                 places = {option.target: place for place, option in enumerate(options)}
                 place = places.get(scheme) if tables or not is_table else None
-                places_chosen.append(self._wide(options) if place is None else place)
-            row_options = [
-                row[place] for row, place in zip(self._options, places_chosen, strict=True)
-            ]
-            error = sum(option.error for option in row_options)
-            nbytes = sum(option.nbytes for option in row_options)
-            cost, weight = (nbytes, error) if is_limited else (error, nbytes)
-            most = self._limit.error * self._total if self._limit.error is not None else math.inf
-            if cost <= most_cost * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
-                rows.append((cost, weight, tuple(places_chosen)))
-        for cost, weight, row_places in sorted(rows):
-            yield Solution(row_places, cost, weight, 0.0)
+                indices.append(self._wide(options) if place is None else place)
+            rows.append(self._solution(indices))
+        return sorted(rows, key=lambda row: (row.cost, row.weight))
 
     @staticmethod
     def _wide(options: Sequence[Alternative]) -> int:
@@ -718,32 +731,56 @@ class _Problem:
         others = [place for place, option in enumerate(options) if not is_scheme(option.target)]
         return min(wide or others or range(len(options)), key=lambda place: options[place].error)
 
-    def _advice(self, source: str, solution: Solution) -> Advice:
+    def _chosen(self, indices: Sequence[int]) -> list[Alternative]:
+        """Return what each group becomes."""
+        return [row[place] for row, place in zip(self._options, indices, strict=True)]
+
+    def _solution(self, indices: Sequence[int]) -> Solution:
+        """Return a choice with its sums: of what is to be the least, and of what is limited."""
+        chosen = self._chosen(indices)
+        error = sum(option.error for option in chosen)
+        nbytes = sum(option.nbytes for option in chosen)
+        cost, weight = (error, nbytes) if self._limit.error is None else (nbytes, error)
+        return Solution(tuple(indices), cost, weight, 0.0)
+
+    def _statement_bytes(self, solution: Solution) -> int:
+        targets = (option.target for option in self._chosen(solution.indices))
+        return self._statement_sizes.nbytes(zip(self._groups, targets, strict=True))
+
+    def _nbytes(self, solution: Solution) -> int:
+        """Return the bytes of the whole checkpoint."""
+        chosen = self._chosen(solution.indices)
+        nbytes = self._size.fixed_bytes + sum(option.nbytes for option in chosen)
+        return nbytes - self._excess(chosen) + self._statement_bytes(solution)
+
+    def _advice(
+        self, solution: Solution, *, gap: float | None = None, nbytes_gap: int | None = None
+    ) -> Advice:
         choices = [self._choice(number, index) for number, index in enumerate(solution.indices)]
         limits = self._candidates.limits
+        statement_bytes = self._statement_bytes(solution)
         return Advice(
-            source,
+            self._source,
             self._candidates.recipe,
             tuple(sorted(choices, key=lambda choice: -choice.error)),
             self._size.nbytes_before,
-            self._size.fixed_bytes
-            + sum(choice.nbytes for choice in choices)
-            - self._excess(choices),
+            self._nbytes(solution),
             self._size.parameters,
             sum(choice.error for choice in choices) / self._total,
-            None,
-            None,
-            self._front,
+            gap,
+            nbytes_gap,
+            self._front(statement_bytes),
             None if limits is None else limits.consumer.name,
         )
 
-    def _excess(self, choices: Sequence[Choice]) -> int:
+    def _excess(self, chosen: Sequence[Alternative]) -> int:
         """Return by how much the sum of bytes is too large: none where tensors are added."""
-        changes = [choice for choice in choices if choice.target != KEEP]
-        if any(is_scheme(choice.target) for choice in changes):
+        if any(is_scheme(option.target) for option in chosen):
             return 0
         # A header names "BF16" for "F32", and ends at a multiple of 8 bytes.
-        longer = sum(len(choice.tensors) for choice in changes) + _ALIGNMENT if changes else 0
+        rows = zip(self._groups, chosen, strict=True)
+        changes = sum(len(names) for names, option in rows if option.target != KEEP)
+        longer = changes + _ALIGNMENT if changes else 0
         return max(self._size.excess - longer, 0)
 
     def least_bytes(self) -> int:
@@ -757,60 +794,46 @@ class _Problem:
             return self._limit.nbytes
         return int(self._limit.bits * self._size.parameters / _BYTE_BITS)
 
-    def _solve(self, limit: int | None, reserve: int) -> Solution:
+    def _solve(
+        self, groups: Sequence[Sequence[Option]], limit: int | None, reserve: int
+    ) -> Solution:
         """Choose within a limit, of which some bytes are for what states the schemes."""
-        fixed_bytes = self._size.fixed_bytes + reserve
         if limit is None:
             assert self._limit.error is not None  # noqa: S101
-            groups = [
-                [Option(option.nbytes, option.error) for option in options]
-                for options in self._options
-            ]
+            rows = [[Option(option.weight, option.cost) for option in row] for row in groups]
             # A mean that was read off a choice allows that choice.
-            solution = solve(groups, self._limit.error * self._total * (1 + _ROUNDING))
+            solution = solve(rows, self._limit.error * self._total * (1 + _ROUNDING))
             if solution is None:
                 raise CheckpointError(
                     setting("error", self._limit.error) + " is less than that of any choice"
                 )
             return solution
-        solution = solve(self._weighed_options, limit - fixed_bytes)
+        solution = solve(groups, limit - self._size.fixed_bytes - reserve)
         if solution is None:
             raise _TooFewBytesError
         return solution
 
-    def _lightest(self, sizes: _StatementSizes, source: str) -> Solution:
+    def _lightest(self) -> Solution:
         """Return the choices of the fewest bytes; what states a mixture may cost more than one."""
-
-        def nbytes(solution: Solution) -> int:
-            advice = self._advice(source, solution)
-            return advice.nbytes + sizes.nbytes(advice)
-
-        return min((self._least_choices(), *self._uniforms(math.inf)), key=nbytes)
-
-    def _least_choices(self) -> Solution:
-        """Return the choices of the fewest bytes, without what states the schemes."""
         places = [
             min(range(len(row)), key=lambda place: row[place].nbytes) for row in self._options
         ]
-        options = [row[place] for row, place in zip(self._options, places, strict=True)]
-        error = sum(option.error for option in options)
-        return Solution(tuple(places), error, sum(option.nbytes for option in options), 0.0)
+        return min((self._solution(places), *self._uniforms()), key=self._nbytes)
 
-    def _refusal(self, sizes: _StatementSizes, source: str) -> CheckpointError:
+    def _refusal(self) -> CheckpointError:
         """Say the bytes of the smallest choices, by role, and what makes them smaller."""
-        lightest = self._lightest(sizes, source)
-        advice = self._advice(source, lightest)
-        statement_bytes = sizes.nbytes(advice)
-        least = advice.nbytes + statement_bytes
+        lightest = self._lightest()
+        least = self._nbytes(lightest)
         limit = (
             setting("budget", self._limit.nbytes)
             if self._limit.nbytes is not None
             else setting("bits", self._limit.bits)
         )
         least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+        floor = self._floor(lightest, self._statement_bytes(lightest))
         return CheckpointError(
             limit + f" is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-            f"choices: {self._floor(lightest, statement_bytes)}. Use more" + self._remedies()
+            f"choices: {floor}. Use more" + self._remedies()
         )
 
     def _floor(self, lightest: Solution, reserve: int) -> str:
@@ -871,13 +894,15 @@ class _Problem:
         return cost / self._total if cost > _ROUNDING * self._total else 0.0
 
     @cached_property
-    def _front(self) -> tuple[FrontPoint, ...]:
-        """The points on the front of bytes and errors."""
+    def _front_points(self) -> list[Option]:
         points = front(self._weighed_options)
         step = max(len(points) // _FRONT_POINTS, 1)
-        front_points = [*points[:-1:step], points[-1]]
-        fixed_bytes = self._size.fixed_bytes
+        return [*points[:-1:step], points[-1]]
+
+    def _front(self, statement_bytes: int) -> tuple[FrontPoint, ...]:
+        """Return the points on the front of bytes and errors."""
+        fixed_bytes = self._size.fixed_bytes + statement_bytes
         return tuple(
             FrontPoint(fixed_bytes + round(point.weight), self._mean(point.cost))
-            for point in front_points
+            for point in self._front_points
         )
