@@ -150,6 +150,25 @@ def test_no_scale_of_large_blocks_is_better(
     assert decibels(of_best.sum() / np.minimum(*tried).sum()) < 0.001
 
 
+@pytest.mark.parametrize("scheme", ["int2_group", "int3_group", "int4_group", "int8_group"])
+def test_no_scale_of_weighted_blocks_is_better(scheme: str) -> None:
+    """10,000 blocks, of scales of both signs."""
+    x = weights("t5", (250, 40 * 16)).astype(np.float32)
+    importance = np.random.default_rng(9).lognormal(0, 1, x.shape[1]).astype(np.float32)
+    amax = quantize(x, scheme, block=16)
+    best = quantize(x, scheme, block=16, scales="best", importance=importance)
+    low, high = limits_of(scheme)
+    blocks = x.reshape(250, 40, 16).astype(np.float64)
+    each = importance.reshape(40, 16).astype(np.float64)
+    tried = [
+        np.concatenate([least_of_reals(sign * row, low, high, each) for row in blocks])
+        for sign in (1, -1)
+    ]
+    of_amax, of_best = (of_blocks(x, q, 16, importance) for q in (amax, best))
+    assert (of_best <= of_amax * (1 + 1e-6)).all()
+    assert decibels(of_best.sum() / np.minimum(*tried).sum()) < 0.001
+
+
 @pytest.mark.parametrize("kind", ["normal", "t5"])
 @pytest.mark.parametrize(
     ("scheme", "width", "count"),

@@ -8,7 +8,6 @@ use super::conversions::Conversions;
 /// As for [`Vector`](super::vector::Vector).
 pub(crate) trait StochasticOps: Conversions {
     unsafe fn xor(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    unsafe fn add32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The low 32 bits of products.
     unsafe fn mul32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The smaller of unsigned lanes.

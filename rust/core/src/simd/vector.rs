@@ -114,6 +114,15 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn most16(a: Self::Integers) -> u16;
     /// The largest of unsigned lanes of 32 bits.
     unsafe fn most32(a: Self::Integers) -> u32;
+    unsafe fn add32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The smaller of signed i16.
+    unsafe fn min_signed16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The larger of signed i16.
+    unsafe fn max_signed16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// Products of signed i16 over 2^15, to nearest, ties up; not both factors are -2^15.
+    unsafe fn nearest_product16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// Sums of two adjacent products of signed i16, as lanes of 32 bits.
+    unsafe fn pair_products32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The low 16 bits of products.
     unsafe fn mul16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Shifts u16 right by one count below 16.

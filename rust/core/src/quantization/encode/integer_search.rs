@@ -5,24 +5,29 @@
 //! most that of the point. There are many such parabolas, and no bound leaves few of them, so trials are as close as codes
 //! need it:
 //!
-//! * They go down from a scale above that of the largest magnitude, each by the same part of a step of the largest code. They
-//!   end where the largest magnitude alone, limited to the farthest code, loses as much as the least error so far, or where
-//!   all are worse than that by more than chance.
-//! * The lowest points of the best parabolas, rounded to stored scales, are tried; then scales around the best one, closer to
-//!   each other; and the lowest points of these.
+//! * Coarse ones go down from a scale above that of the largest magnitude, each by the same part of a step of the largest code,
+//!   or to the next stored scale, if that is farther. They end where the largest magnitude alone, limited to the farthest code,
+//!   loses as much as the least error so far, or where all are worse than that by more than chance. Where errors are not
+//!   weighted, elements are integers of 16 bits for them.
+//! * Stored scales around the best two, or around the lowest points of their parabolas, and the recipe's own are tried by the
+//!   elements themselves; where stored scales are closer than that, the lowest points of these as well.
 //!
 //! Beside all stored scales, tried in float64, random blocks lose less than 0.001 dB, which
 //! `tests/quantization/test_integer_scales.py` compares.
-//! [`LANES`] trials are made together, a lane each, the elements in their order, and no operation is fused: sums are the same
-//! at every level.
+//! [`LANES`] trials are made together, a lane each. Sums of integers are exact; those of floats have their elements in order,
+//! and no operation is fused: all are the same at every level.
 
 use super::amaxes::BlockAmaxes;
 use super::importance::Importance;
+use super::integer_sums::{
+    Batch, CodeSums, LANES, Lanes, Outcome, Sums, energy, keys, lane, least, rank, shorten,
+};
 use super::scales::{Limits, Scales};
 use super::source::{Elements, Source};
 use crate::codec::pivot::{Binary64, FloatPivot};
 use crate::codec::reference::worth;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::level::run_portable;
+use crate::cpu::{Level, RawKernel};
 use crate::format::FloatSpec;
 use crate::quantization::arithmetic::{Area, PIECE};
 use crate::quantization::real::Real;
@@ -30,21 +35,13 @@ use crate::quantization::recipe::Signs;
 use crate::quantization::steps::BlockScales;
 use crate::quantization::work::{Columns, Place};
 
-/// Trials that are made together.
-const LANES: usize = 16;
+/// Between two coarse trials, the product of a scale and the farthest code changes by this part of a step; around the best
+/// ones, by `CLOSE` of it.
+const SPACING: f64 = 0.3;
+const CLOSE: f64 = 0.15;
 
-type Lanes<T> = [T; LANES];
-
-/// Elements whose squares are added in float32.
-const CHUNK: usize = 256;
-
-/// Added to a small float32 and subtracted again, it leaves the nearest integer, ties to even.
-const MAGIC: f32 = 1.5 / f32::EPSILON;
-
-/// Between two trials, the product of a scale and the farthest code changes by this part of a step; around the best trial, by
-/// `CLOSE` of it, which leaves no gap before its neighbors.
-const SPACING: f64 = 0.4;
-const CLOSE: f64 = 1.0 / (LANES / 2) as f64;
+/// Scales that are tried around the best coarse trial, and around the second: with the recipe's own, all lanes.
+const TOPS: [usize; 2] = [LANES / 2, LANES / 2 - 1];
 
 /// No scale below this part of the recipe's own is tried.
 const LOWEST: f64 = 0.2;
@@ -79,9 +76,14 @@ impl StoredFloats {
         split - (split - magnitude)
     }
 
+    /// Returns the distance from a number to the next one.
+    fn step(&self, number: f64) -> f64 {
+        f64::from_bits(number.to_bits() >> Binary64::MANTISSA << Binary64::MANTISSA) * self.part
+    }
+
     /// Returns the nearest number on the other side of a magnitude, or the same of few numbers.
     fn other(&self, magnitude: f64, nearest: f64) -> f64 {
-        let step = f64::from_bits(nearest.to_bits() >> Binary64::MANTISSA << Binary64::MANTISSA) * self.part;
+        let step = self.step(nearest);
         self.round(if magnitude > nearest { nearest + step } else { nearest - step })
     }
 }
@@ -91,13 +93,6 @@ impl StoredFloats {
 struct Trial {
     scale: f64,
     zero: f64,
-}
-
-/// A trial, or what follows from one, and its error.
-#[derive(Clone, Copy)]
-struct Point {
-    error: f64,
-    trial: Trial,
 }
 
 /// Finds scales and zero points of least squared error.
@@ -113,10 +108,14 @@ pub(super) struct IntegerSearch {
     reach: f64,
     /// The largest scale whose products the dtype of the weight has.
     most: f64,
-    /// The part of a scale between two trials.
+    /// The part of a scale between two coarse trials, and what a scale is times the one before.
     spacing: f64,
-    /// Lowest points that are tried at a time: float32 has a number next to each.
-    points: usize,
+    ratio: f64,
+    /// Whether coarse trials are all stored scales, whose own errors rank them.
+    ranks_stored: bool,
+    /// The lowest points that are tried in the end, where stored scales are closer than trials: float32 has a number next to
+    /// each.
+    refits: usize,
     /// An error is less than that of the recipe's own scale if it is below this part of it. A quotient near the middle of two
     /// codes may be rounded to the other one, which changes a square by less than `reach * 2^-19` of it; additions round
     /// off at most 2^-16 of a sum.
@@ -124,14 +123,14 @@ pub(super) struct IntegerSearch {
 }
 
 /// The elements of blocks times powers of two, those of a block after each other; what weights their errors, and room to read
-/// that; these powers, and those of weights; and lowest points.
+/// that; these powers; and the elements of a block as integers.
 #[derive(Default)]
 pub(super) struct Room {
     elements: Vec<f32>,
     weights: Vec<f32>,
     read: Vec<f32>,
     powers: Vec<f64>,
-    points: Vec<Point>,
+    shorts: Vec<[i16; 2]>,
 }
 
 impl IntegerSearch {
@@ -147,6 +146,7 @@ impl IntegerSearch {
         let reach = if has_zeros { high - low } else { -low };
         let spacing = SPACING / reach;
         let stored_floats = StoredFloats::new(stored);
+        let ranks_stored = stored_floats.part / 2.0 >= spacing;
         Self {
             stored: stored_floats,
             low,
@@ -158,9 +158,10 @@ impl IntegerSearch {
             reach,
             most: (most / reach).min(worth(stored, stored.max_code())),
             spacing,
-            // Where trials are closer than stored scales, all of these are tried.
-            points: match stored_floats.part / 2.0 {
-                part if part >= spacing => 0,
+            ratio: 1.0 - if ranks_stored { stored_floats.part / 2.0 } else { spacing },
+            ranks_stored,
+            refits: match stored_floats.part / 2.0 {
+                part if part >= spacing * 0.1 => 0,
                 part if part > spacing / 1024.0 => LANES / 2,
                 _ => LANES,
             },
@@ -238,11 +239,11 @@ impl IntegerSearch {
         if amax == 0.0 || !amax.is_finite() {
             return own;
         }
-        let Room { elements, weights, points, powers, .. } = room;
+        let Room { elements, weights, shorts, powers, .. } = room;
         let end = elements.len().min(start + size);
         let weights = weights.get(start..end).unwrap_or_default();
         let block = (&elements[start..end], weights, powers[block]);
-        Trials::new(Level::active(), self, block, points).search(own, amax)
+        Trials::new(Level::active(), self, block, shorts).search(own, amax)
     }
 
     /// Reads what weights the errors of blocks side by side, if they are weighted.
@@ -315,13 +316,37 @@ impl Cells {
                 let start = block * place.rows * width + above * wide + within;
                 let from = area.row(row).wrapping_add(column);
                 let power = powers.map_or(1.0, |powers| powers[first + block]);
-                for (index, to) in to[start..start + count].iter_mut().enumerate() {
-                    // SAFETY: the area has so many columns.
-                    let number = unsafe { from.add(index).read_unaligned() }.to_f64();
-                    *to = if N::IS_SINGLE { number as f32 * power as f32 } else { (number * power) as f32 };
+                // SAFETY: the area has so many columns.
+                unsafe {
+                    let numbers = Multiply { from, power, to: &mut to[start..start + count] };
+                    if N::IS_SINGLE {
+                        Level::active().run_raw(numbers);
+                    } else {
+                        run_portable(numbers);
+                    }
                 }
                 column += count;
             }
+        }
+    }
+}
+
+/// Multiplies as many numbers as there are results.
+struct Multiply<'a, N> {
+    from: *const N,
+    power: f64,
+    to: &'a mut [f32],
+}
+
+impl<N: Real> RawKernel for Multiply<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        for (index, to) in self.to.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            let number = unsafe { self.from.add(index).read_unaligned() }.to_f64();
+            *to = if N::IS_SINGLE { number as f32 * self.power as f32 } else { (number * self.power) as f32 };
         }
     }
 }
@@ -333,26 +358,33 @@ fn power(amax: f64) -> f64 {
     f64::from_bits(((Binary64::BIAS - exponent.clamp(-MOST, MOST)) as u64) << Binary64::MANTISSA)
 }
 
+/// A coarse trial, or the lowest point of its parabola.
+#[derive(Clone, Copy)]
+struct Top {
+    key: u32,
+    trial: Trial,
+}
+
 /// The trials of a block.
 struct Trials<'a> {
     level: Level,
     search: &'a IntegerSearch,
     /// Times the power of two.
     elements: &'a [f32],
+    /// As integers, where coarse trials are made of these.
+    shorts: &'a [[i16; 2]],
     /// None, if all are 1.
     weights: &'a [f32],
     power: f64,
-    /// The weighted sum of their squares.
+    /// The weighted sum of squares of elements.
     energy: f64,
     /// Those that are made next.
-    next: Lanes<Trial>,
+    next: Batch,
+    zeros: Lanes<f64>,
     count: usize,
-    /// The errors of the first trial and of the best one, and the least of those that were made last.
-    own_error: f64,
-    least: Point,
+    /// The best two coarse trials, and the rank of the best of the last lanes.
+    tops: [Top; TOPS.len()],
     last: f64,
-    /// The lowest points of parabolas that are better than any trial before.
-    points: &'a mut Vec<Point>,
 }
 
 impl<'a> Trials<'a> {
@@ -360,22 +392,29 @@ impl<'a> Trials<'a> {
         level: Level,
         search: &'a IntegerSearch,
         (elements, weights, power): (&'a [f32], &'a [f32], f64),
-        points: &'a mut Vec<Point>,
+        shorts: &'a mut Vec<[i16; 2]>,
     ) -> Self {
-        points.clear();
+        let energy = if weights.is_empty() {
+            shorten(level, elements, shorts)
+        } else {
+            shorts.clear();
+            energy(elements, weights)
+        };
+        let none = Top { key: f32::INFINITY.to_bits(), trial: Trial::default() };
+        let (low, high) = (search.low as i16, search.high as i16);
         Self {
             level,
             search,
             elements,
+            shorts,
             weights,
             power,
-            energy: level.run(Energy { elements, weights }),
-            next: [Trial::default(); LANES],
+            energy,
+            next: Batch { scales: [1.0; LANES], low: [low; LANES], high: [high; LANES] },
+            zeros: [0.0; LANES],
             count: 0,
-            own_error: f64::NAN,
-            least: Point { error: f64::INFINITY, trial: Trial::default() },
+            tops: [none; TOPS.len()],
             last: 0.0,
-            points,
         }
     }
 
@@ -389,47 +428,52 @@ impl<'a> Trials<'a> {
             (self.elements.len() as f64, self.elements.len() as f64)
         } else {
             let total = self.weights.iter().map(|&weight| f64::from(weight)).sum();
-            (total, self.level.run(Energy { elements: self.weights, weights: &[] }))
+            (total, energy(self.weights, &[]))
         };
         // As many elements of equal weight have the same deviation of sums of squares, which are uniform in a step: 0.9 over
         // its root.
         let root = total / squares.sqrt();
         let largest = 1.0 + 3.6 / root;
         let mut scale = (own.scale / (1.0 - 2.7 / root).max(0.25).sqrt()).min(search.most);
-        self.add(own);
-        let (mut last, mut least, mut lost) = (own.scale, f64::INFINITY, f64::INFINITY);
         while scale > own.scale * LOWEST {
-            if self.least.error < least {
-                least = self.least.error;
-                lost = (ends * least).sqrt() / self.power;
-            }
+            let least = rank(self.tops[0].key);
+            let lost = (ends * least).sqrt() / self.power;
             // The weight of the largest magnitude is not known.
             let is_limited = self.weights.is_empty() && extent - lost > search.reach * scale;
-            let is_worse = scale < own.scale && self.last > self.least.error * largest;
+            let is_worse = scale < own.scale && self.last > least * largest;
             if is_limited || is_worse {
                 break;
             }
-            let stored = search.stored.round(scale);
-            // Rounded, it may be more than the scale whose largest product the dtype of the weight has.
-            if stored != last && stored > 0.0 && stored <= search.most {
-                self.add_scale(stored, (low, high));
-                last = stored;
+            if search.has_zeros {
+                self.add_zero_points(scale, (low, high));
+                scale *= search.ratio;
+            } else {
+                scale = self.add_scales(scale, own.scale, amax);
+                self.survey();
             }
-            scale *= 1.0 - search.spacing;
         }
-        // Lowest points fill the lanes that are left, once there are some.
-        if self.points.is_empty() || search.points == 0 {
-            self.flush();
+        self.survey();
+        self.add(own);
+        for (top, count) in self.tops.into_iter().zip(TOPS) {
+            self.add_around(top, count);
         }
-        if search.points > 0 {
-            self.add_points();
-            self.add_around();
-            self.add_points();
+        let outcome = self.sums(true);
+        let own_error = outcome.errors[0];
+        let mut best = self.least(&outcome);
+        self.count = 0;
+        if search.refits > 0 {
+            let zeros = self.zeros;
+            self.add_refits(&outcome, &zeros, best.0);
+            if self.count > 0 {
+                let outcome = self.sums(true);
+                let other = self.least(&outcome);
+                best = if other.0 < best.0 { other } else { best };
+            }
         }
         let step = own.scale * self.power;
-        let is_exact = self.own_error < EXACT * step * step * total;
-        let is_less = self.least.error < self.own_error * search.less;
-        if is_less && !is_exact { self.least.trial } else { own }
+        let is_exact = own_error < EXACT * step * step * total;
+        let is_less = best.0 < own_error * search.less;
+        if is_less && !is_exact { best.1 } else { own }
     }
 
     /// Returns the least and the largest element, or zero.
@@ -442,215 +486,167 @@ impl<'a> Trials<'a> {
         (f64::from(low) / self.power, f64::from(high) / self.power)
     }
 
-    /// Adds the trials of a scale, of elements from one to another.
-    fn add_scale(&mut self, scale: f64, (low, high): (f64, f64)) {
-        let search = self.search;
-        if search.has_zeros {
-            // The zero points under which the least element is not limited, and the largest one.
-            let (of_low, of_high) = (search.low - low / scale, search.high - high / scale);
-            let middle = of_low.midpoint(of_high).round_ties_even();
-            let is_limited = of_high < of_low;
-            let (first, last) = if is_limited { (of_high.floor(), of_low.ceil()) } else { (middle, middle) };
-            let (mut zero, last) = (first.max(search.low), last.min(search.high));
-            while zero <= last {
-                self.add(Trial { scale, zero });
-                zero += 1.0;
-            }
-        } else {
-            self.add(Trial { scale, zero: 0.0 });
-            if search.has_signs && scale * (search.high + 0.5) < high {
-                self.add(Trial { scale: -scale, zero: 0.0 });
-            }
-        }
-    }
-
-    /// Makes trials of the lowest points that may be better.
-    fn add_points(&mut self) {
-        let mut points = std::mem::take(self.points);
-        points.retain(|point| point.error < self.least.error);
-        points.sort_unstable_by(|one, other| one.error.total_cmp(&other.error));
-        let count = (LANES - self.count) * self.search.points / LANES;
-        for point in points.drain(..count.min(points.len())) {
-            self.add_near(point.trial);
-        }
-        // Full lanes may have found others.
-        points.append(self.points);
-        *self.points = points;
-        self.flush();
-    }
-
-    /// Makes trials around the best one.
-    fn add_around(&mut self) {
-        let (search, best) = (self.search, self.least.trial);
-        for side in [-search.spacing, search.spacing] {
-            let mut last = best.scale.abs();
-            for place in 1..=LANES / 2 {
-                let magnitude = best.scale.abs() * (1.0 + side * CLOSE * place as f64);
-                let stored = search.stored.round(magnitude);
-                if stored != last && stored > 0.0 && stored <= search.most {
-                    self.add(Trial { scale: stored.copysign(best.scale), ..best });
+    /// Adds scales from one downwards to all lanes, those that limit the largest magnitude with both signs; returns the next
+    /// one.
+    fn add_scales(&mut self, mut scale: f64, own: f64, amax: f64) -> f64 {
+        let (search, power) = (self.search, self.power);
+        let mut lane = 0;
+        while lane < LANES {
+            // Rounded, it may be none, or more than the scale whose largest product the dtype of the weight has.
+            let stored = search.stored.round(scale);
+            let stored = if (stored > 0.0) & (stored <= search.most) { stored } else { own };
+            self.next.scales[lane] = stored * power;
+            lane += 1;
+            if search.has_signs && stored * (search.high + 0.5) < amax {
+                if lane == LANES {
+                    break;
                 }
-                last = stored;
+                self.next.scales[lane] = -stored * power;
+                lane += 1;
             }
+            scale *= search.ratio;
         }
-        self.flush();
+        self.count = LANES;
+        scale
     }
 
-    /// Adds the stored scales next to one.
-    fn add_near(&mut self, Trial { scale, zero }: Trial) {
-        let search = self.search;
-        let (magnitude, sign) = (scale.abs(), scale.signum());
-        let nearest = search.stored.round(magnitude);
-        let other = search.stored.other(magnitude, nearest);
-        for magnitude in [nearest, other].into_iter().take(LANES / search.points) {
-            if magnitude > 0.0 && magnitude <= search.most {
-                self.add(Trial { scale: magnitude * sign, zero });
-            }
-        }
-    }
-
-    fn add(&mut self, trial: Trial) {
-        self.next[self.count] = trial;
-        self.count += 1;
-        if self.count == LANES {
-            self.flush();
-        }
-    }
-
-    /// Makes the trials that were added.
+    /// Adds the trials of a scale for elements from one to another; makes them where lanes are full.
     #[inline(never)]
-    fn flush(&mut self) {
-        let Self { level, search, power, energy, elements, weights, .. } = *self;
-        let count = std::mem::take(&mut self.count);
-        if count == 0 {
+    fn add_zero_points(&mut self, scale: f64, (low, high): (f64, f64)) {
+        let search = self.search;
+        let scale = search.stored.round(scale);
+        if scale == 0.0 || scale > search.most {
             return;
         }
-        let (mut scales, mut low, mut high) = ([1f32; LANES], [0f32; LANES], [0f32; LANES]);
-        for (lane, trial) in self.next[..count].iter().enumerate() {
-            scales[lane] = (trial.scale * power) as f32;
-            low[lane] = (search.low - trial.zero) as f32;
-            high[lane] = (search.high - trial.zero) as f32;
+        // The zero points under which the least element is not limited, and the largest one.
+        let (of_low, of_high) = (search.low - low / scale, search.high - high / scale);
+        let middle = of_low.midpoint(of_high).round_ties_even();
+        let is_limited = of_high < of_low;
+        let (first, last) = if is_limited { (of_high.floor(), of_low.ceil()) } else { (middle, middle) };
+        let (mut zero, last) = (first.max(search.low), last.min(search.high));
+        while zero <= last {
+            self.add(Trial { scale, zero });
+            if self.count == LANES {
+                self.survey();
+            }
+            zero += 1.0;
         }
-        let outcome = if weights.is_empty() {
-            level.run(Sums::<false> { elements, weights, scales, low, high, energy })
+    }
+
+    /// Adds so many stored scales around one.
+    #[inline(never)]
+    fn add_around(&mut self, Top { key, trial: Trial { scale, zero } }: Top, count: usize) {
+        let search = self.search;
+        if key >= f32::INFINITY.to_bits() {
+            return;
+        }
+        let magnitude = scale.abs();
+        let nearest = search.stored.round(magnitude);
+        let step = search.stored.step(nearest);
+        let step = if search.refits > 0 { step.max(magnitude * search.spacing * CLOSE) } else { step };
+        let side = if magnitude > nearest { step } else { -step };
+        for place in 0..count {
+            let steps = place.div_ceil(2) as f64;
+            let magnitude = nearest + if place % 2 == 0 { -side } else { side } * steps;
+            self.add_stored(Trial { scale: search.stored.round(magnitude).copysign(scale), zero });
+        }
+    }
+
+    /// Adds the stored scales next to the lowest points of trials that may be better.
+    #[inline(never)]
+    fn add_refits(&mut self, outcome: &Outcome, zeros: &Lanes<f64>, error: f64) {
+        let search = self.search;
+        let mut keys = keys(&outcome.lowest);
+        for _ in 0..search.refits {
+            let key = least(&keys);
+            if rank(key) >= error {
+                break;
+            }
+            keys[lane(key)] = u32::MAX;
+            let lane = lane(key);
+            let (scale, zero) = (outcome.refits[lane] / self.power, zeros[lane]);
+            let nearest = search.stored.round(scale.abs());
+            let other = search.stored.other(scale.abs(), nearest);
+            for magnitude in [nearest, other].into_iter().take(LANES / search.refits) {
+                self.add_stored(Trial { scale: magnitude.copysign(scale), zero });
+            }
+        }
+    }
+
+    fn add_stored(&mut self, trial: Trial) {
+        if trial.scale != 0.0 && trial.scale.abs() <= self.search.most {
+            self.add(trial);
+        }
+    }
+
+    fn add(&mut self, Trial { scale, zero }: Trial) {
+        self.next.scales[self.count] = scale * self.power;
+        if self.search.has_zeros {
+            self.zeros[self.count] = zero;
+            self.next.low[self.count] = (self.search.low - zero) as i16;
+            self.next.high[self.count] = (self.search.high - zero) as i16;
+        }
+        self.count += 1;
+    }
+
+    /// Returns the trial of a lane.
+    fn trial(&self, lane: usize, scale: f64) -> Trial {
+        Trial { scale: scale / self.power, zero: self.zeros[lane] }
+    }
+
+    /// Makes the coarse trials that were added, and keeps the best two.
+    fn survey(&mut self) {
+        let Self { level, search, shorts, energy, .. } = *self;
+        if self.count == 0 {
+            return;
+        }
+        let is_stored = search.ranks_stored;
+        let outcome = if shorts.is_empty() {
+            self.sums(is_stored)
         } else {
-            level.run(Sums::<true> { elements, weights, scales, low, high, energy })
+            self.fill();
+            let lowest = self.next.scales[self.count - 1].abs();
+            CodeSums { shorts, batch: self.next, least: lowest, energy, is_stored }.run(level).rank(level)
         };
-        if self.own_error.is_nan() {
-            self.own_error = outcome.errors[0];
-        }
-        self.last = f64::INFINITY;
-        for (lane, &trial) in self.next[..count].iter().enumerate() {
-            let (error, lowest) = (outcome.errors[lane], outcome.lowest[lane]);
-            self.last = if error < self.last { error } else { self.last };
-            if error < self.least.error {
-                self.least = Point { error, trial };
-            }
-            if lowest < self.least.error {
-                let trial = Trial { scale: trial.scale * (1.0 + outcome.moves[lane]), ..trial };
-                self.points.push(Point { error: lowest, trial });
+        self.count = 0;
+        self.last = rank(outcome.keys[0]);
+        for key in outcome.keys {
+            let lane = lane(key);
+            let scale = if is_stored { self.next.scales[lane] } else { outcome.refits[lane] };
+            let top = Top { key, trial: self.trial(lane, scale) };
+            let [first, second] = self.tops;
+            if key < first.key {
+                self.tops = [top, first];
+            } else if key < second.key {
+                self.tops = [first, top];
             }
         }
     }
-}
 
-/// Adds squares, each times its weight, if there are any, to about their sum.
-struct Energy<'a> {
-    elements: &'a [f32],
-    weights: &'a [f32],
-}
-
-impl Kernel for Energy<'_> {
-    type Output = f64;
-
-    #[inline(always)]
-    fn run(self) -> f64 {
-        let Self { elements, weights } = self;
-        let mut sums = [0f32; LANES];
-        let (groups, rest) = elements.as_chunks::<LANES>();
-        for (start, group) in groups.iter().enumerate() {
-            let own = weights.get(start * LANES..).and_then(|weights| weights.first_chunk::<LANES>());
-            let own = own.unwrap_or(&[1.0; LANES]);
-            for lane in 0..LANES {
-                sums[lane] += group[lane] * group[lane] * own[lane];
-            }
+    /// Fills lanes without a trial by the first one, which is not better than itself.
+    fn fill(&mut self) {
+        let (count, Batch { scales, low, high }) = (self.count, &mut self.next);
+        for lane in count..LANES {
+            (scales[lane], low[lane], high[lane]) = (scales[0], low[0], high[0]);
+            self.zeros[lane] = self.zeros[0];
         }
-        let first = groups.len() * LANES;
-        for (place, &element) in rest.iter().enumerate() {
-            sums[place] += element * element * weights.get(first + place).copied().unwrap_or(1.0);
-        }
-        let mut sum = 0.0;
-        for part in sums {
-            sum += f64::from(part);
-        }
-        sum
     }
-}
 
-/// Makes trials in lanes, the elements in turn, so that no sum is in parts.
-struct Sums<'a, const WEIGHTED: bool> {
-    elements: &'a [f32],
-    weights: &'a [f32],
-    scales: Lanes<f32>,
-    low: Lanes<f32>,
-    high: Lanes<f32>,
-    energy: f64,
-}
+    /// Makes the trials that were added by the elements themselves.
+    fn sums(&mut self, is_stored: bool) -> Outcome {
+        self.fill();
+        let Self { level, elements, weights, energy, next: batch, .. } = *self;
+        let sought = if weights.is_empty() {
+            level.run(Sums::<false> { elements, weights, batch, energy, is_stored })
+        } else {
+            level.run(Sums::<true> { elements, weights, batch, energy, is_stored })
+        };
+        sought.rank(level)
+    }
 
-/// What trials give: errors, those of lowest points, and how far these are, as a part of scales.
-struct Outcome {
-    errors: Lanes<f64>,
-    lowest: Lanes<f64>,
-    moves: Lanes<f64>,
-}
-
-impl<const WEIGHTED: bool> Kernel for Sums<'_, WEIGHTED> {
-    type Output = Outcome;
-
-    #[inline(always)]
-    fn run(self) -> Outcome {
-        let Self { elements, weights, scales, low, high, energy } = self;
-        let mut inverses = [0f32; LANES];
-        for lane in 0..LANES {
-            inverses[lane] = 1.0 / scales[lane];
-        }
-        // Squares of what elements lose, in steps, and its products with codes.
-        let (mut squares, mut slopes) = ([0f64; LANES], [0f64; LANES]);
-        let mut start = 0;
-        while start < elements.len() {
-            let end = elements.len().min(start + CHUNK);
-            let (mut square, mut slope) = ([0f32; LANES], [0f32; LANES]);
-            for index in start..end {
-                let element = elements[index];
-                let weight = if WEIGHTED { weights[index] } else { 1.0 };
-                for lane in 0..LANES {
-                    let quotient = element * inverses[lane];
-                    let code = (quotient + MAGIC) - MAGIC;
-                    let code = if code > low[lane] { code } else { low[lane] };
-                    let code = if code < high[lane] { code } else { high[lane] };
-                    let lost = quotient - code;
-                    let weighted = if WEIGHTED { lost * weight } else { lost };
-                    square[lane] += lost * weighted;
-                    slope[lane] += code * weighted;
-                }
-            }
-            for lane in 0..LANES {
-                squares[lane] += f64::from(square[lane]);
-                slopes[lane] += f64::from(slope[lane]);
-            }
-            start = end;
-        }
-        let mut outcome = Outcome { errors: squares, lowest: squares, moves: slopes };
-        for lane in 0..LANES {
-            let step = f64::from(scales[lane]) * f64::from(scales[lane]);
-            // The squares of codes, as elements are codes and what they lose.
-            let codes = energy / step - (slopes[lane] + slopes[lane] + squares[lane]);
-            let moves = slopes[lane] / codes;
-            let moves = if codes > 1e-3 { moves } else { 0.0 };
-            outcome.moves[lane] = moves;
-            outcome.errors[lane] = squares[lane] * step;
-            outcome.lowest[lane] = (squares[lane] - slopes[lane] * moves) * step;
-        }
-        outcome
+    /// Returns the least error, and its trial.
+    fn least(&self, outcome: &Outcome) -> (f64, Trial) {
+        let lane = lane(outcome.keys[0]);
+        (outcome.errors[lane], self.trial(lane, self.next.scales[lane]))
     }
 }

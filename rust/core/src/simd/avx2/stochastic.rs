@@ -11,7 +11,6 @@ type Integers = arch::__m256i;
 impl StochasticOps for Avx2 {
     operations! {
         fn xor(a: Integers, b: Integers) -> Integers { arch::_mm256_xor_si256(a, b) }
-        fn add32(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi32(a, b) }
         fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi32(a, b) }
         fn min32(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu32(a, b) }
         fn sar32(a: Integers, count: u32) -> Integers {

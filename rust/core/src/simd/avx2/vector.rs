@@ -69,6 +69,11 @@ unsafe impl Vector for Avx2 {
             let one = arch::_mm_max_epu32(two, arch::_mm_shuffle_epi32::<0b10_11_00_01>(two));
             arch::_mm_cvtsi128_si32(one) as u32
         }
+        fn add32(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi32(a, b) }
+        fn min_signed16(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epi16(a, b) }
+        fn max_signed16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epi16(a, b) }
+        fn nearest_product16(a: Integers, b: Integers) -> Integers { arch::_mm256_mulhrs_epi16(a, b) }
+        fn pair_products32(a: Integers, b: Integers) -> Integers { arch::_mm256_madd_epi16(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
         fn shr16(a: Integers, count: u32) -> Integers {
             arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))

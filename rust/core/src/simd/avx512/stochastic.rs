@@ -11,7 +11,6 @@ type Integers = arch::__m512i;
 impl StochasticOps for Avx512 {
     operations! {
         fn xor(a: Integers, b: Integers) -> Integers { arch::_mm512_xor_si512(a, b) }
-        fn add32(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi32(a, b) }
         fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi32(a, b) }
         fn min32(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu32(a, b) }
         fn sar32(a: Integers, count: u32) -> Integers {

@@ -92,6 +92,11 @@ unsafe impl Vector for Avx512 {
             !(arch::_mm_cvtsi128_si32(arch::_mm_minpos_epu16(turned)) as u16)
         }
         fn most32(a: Integers) -> u32 { arch::_mm512_reduce_max_epu32(a) }
+        fn add32(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi32(a, b) }
+        fn min_signed16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epi16(a, b) }
+        fn max_signed16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epi16(a, b) }
+        fn nearest_product16(a: Integers, b: Integers) -> Integers { arch::_mm512_mulhrs_epi16(a, b) }
+        fn pair_products32(a: Integers, b: Integers) -> Integers { arch::_mm512_madd_epi16(a, b) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
         fn shr16(a: Integers, count: u32) -> Integers {
             arch::_mm512_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))

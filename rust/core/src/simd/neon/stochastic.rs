@@ -12,7 +12,6 @@ type Lanes = arch::uint32x4_t;
 impl StochasticOps for Neon {
     operations! {
         fn xor(a: Integers, b: Integers) -> Integers { arch::veorq_u8(a, b) }
-        fn add32(a: Integers, b: Integers) -> Integers { bytes(arch::vaddq_u32(lanes(a), lanes(b))) }
         fn mul32(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u32(lanes(a), lanes(b))) }
         fn min32(a: Integers, b: Integers) -> Integers { bytes(arch::vminq_u32(lanes(a), lanes(b))) }
         fn sar32(a: Integers, count: u32) -> Integers {

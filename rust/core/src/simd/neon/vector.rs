@@ -66,6 +66,24 @@ unsafe impl Vector for Neon {
         }
         fn most16(a: Integers) -> u16 { arch::vmaxvq_u16(u16s(a)) }
         fn most32(a: Integers) -> u32 { arch::vmaxvq_u32(arch::vreinterpretq_u32_u8(a)) }
+        fn add32(a: Integers, b: Integers) -> Integers {
+            let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
+            arch::vreinterpretq_u8_u32(arch::vaddq_u32(a, b))
+        }
+        fn min_signed16(a: Integers, b: Integers) -> Integers {
+            arch::vreinterpretq_u8_s16(arch::vminq_s16(i16s(a), i16s(b)))
+        }
+        fn max_signed16(a: Integers, b: Integers) -> Integers {
+            arch::vreinterpretq_u8_s16(arch::vmaxq_s16(i16s(a), i16s(b)))
+        }
+        fn nearest_product16(a: Integers, b: Integers) -> Integers {
+            arch::vreinterpretq_u8_s16(arch::vqrdmulhq_s16(i16s(a), i16s(b)))
+        }
+        fn pair_products32(a: Integers, b: Integers) -> Integers {
+            let (a, b) = (i16s(a), i16s(b));
+            let low = arch::vmull_s16(arch::vget_low_s16(a), arch::vget_low_s16(b));
+            arch::vreinterpretq_u8_s32(arch::vpaddq_s32(low, arch::vmull_high_s16(a, b)))
+        }
         fn mul16(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u16(u16s(a), u16s(b))) }
         // A left shift by a negative count, which the compiler turns into a right shift where it is constant.
         fn shr16(a: Integers, count: u32) -> Integers {
@@ -302,6 +320,12 @@ unsafe impl Vector for Neon {
 fn u16s(a: Integers) -> U16s {
     // SAFETY: the instructions are part of aarch64.
     unsafe { arch::vreinterpretq_u16_u8(a) }
+}
+
+#[inline(always)]
+fn i16s(a: Integers) -> arch::int16x8_t {
+    // SAFETY: the instructions are part of aarch64.
+    unsafe { arch::vreinterpretq_s16_u8(a) }
 }
 
 #[inline(always)]
