@@ -99,7 +99,8 @@ def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
         # Each matrix of a stack may have a scale of its own.
         if part is not None and math.prod(shapes[name]) == parts[name].size:
             parts[name] = parts[name].reshape(shapes[name])
-    return replace(q, recipe=recipe.name, layout=layout, **parts)
+    parts |= {"recipe": recipe.name, "layout": layout}
+    return replace(q, **parts)
 
 
 def _dtype_of_codes(q: StoredArray, target: Views) -> np.dtype[Any]:
