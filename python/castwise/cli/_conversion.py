@@ -14,8 +14,8 @@ from typing import Any
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.requests.options import Request, Run, description_of, fields_of
-from castwise.checkpoint.results.preview import preview_sheet
-from castwise.checkpoint.results.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
+from castwise.checkpoint.results.sheets import ALL, GROUPS, TOTALS
+from castwise.checkpoint.results.summary import preview_sheet, summary_dict, summary_sheet
 from castwise.cli._arguments import add_arguments, add_option, add_output, check_top
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, json_text, say, show, show_sheet

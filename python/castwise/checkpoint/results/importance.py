@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from castwise.models.architecture import normalize_name
 from castwise.text.brief import brief_fields, counted
+from castwise.text.plain import plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,7 @@ class ImportanceUse:
             lines.append(f"names in it that match no searched weight: {_names_text(self.unused)}")
         return lines
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "path": self.path,
-            "weighted": self.weighted,
-            "unweighted": dict(self.unweighted),
-            "unused": list(self.unused),
-        }
+    to_dict = plain_fields
 
 
 def _names_text(names: Iterable[str]) -> str:

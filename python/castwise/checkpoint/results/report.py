@@ -92,9 +92,7 @@ class Finding:
 
     __repr__ = brief_fields
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return plain_fields(self)
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,7 @@ class KeptTensors:
         noun = nouns if self.count > 1 else nouns.removesuffix("s")
         return f"{self.count:,} {noun}, {_percent(self.share)} of the bytes: " + self.reason
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return plain_fields(self)
+    to_dict = plain_fields
 
 
 _ROLE_NAMES = {
@@ -213,22 +209,13 @@ class DecodeReport:
 
     def __add__(self, other: DecodeReport | CastReport) -> DecodeReport:
         """Add the counts of another report."""
-        return DecodeReport(
-            self.count + other.count,
-            self.overflowed + other.overflowed,
-            self.underflowed + other.underflowed,
-            self.nan_out + other.nan_out,
-            self.zero_in + other.zero_in,
-        )
+        names = [field.name for field in fields(self)]
+        return DecodeReport(*(getattr(self, name) + getattr(other, name) for name in names))
 
     __radd__ = __add__
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {name: getattr(self, name) for name in _COUNTED}
+    to_dict = plain_fields
 
-
-_COUNTED = tuple(field.name for field in fields(DecodeReport))
 
 RowReport = CastReport | DecodeReport
 """What became of a tensor's values, as a row has it."""
@@ -316,23 +303,10 @@ class CastRow(NamedTuple):
     ) -> CastRow:
         """Return the row of a planned tensor that was written."""
         name, format_name, _, stored_format, shape, nbytes = plan.info
-        target = plan.label or plan.target
-        decision = plan.pattern, plan.decided_by
-        weighted: CastReport | None = None
-        if isinstance(report, WeightedReport):
-            weighted, report = report.weighted, report.values
-        return cls(
-            name,
-            shape,
-            format_name or stored_format,
-            target,
-            nbytes,
-            nbytes_after,
-            report,
-            shard,
-            *decision,
-            weighted,
-        )
+        source, target = format_name or stored_format, plan.label or plan.target
+        sizes, decision = (nbytes, nbytes_after), (plan.pattern, plan.decided_by)
+        row = cls(name, shape, source, target, *sizes, None, shard, *decision)
+        return row.with_report(report)
 
     def with_report(self, report: Report | None) -> CastRow:
         """Return the row of the same tensor, of whose values a run counted that."""

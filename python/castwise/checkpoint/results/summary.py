@@ -1,4 +1,4 @@
-"""The summary of a conversion: what became of all tensors, and what that lost."""
+"""The summary of a conversion, or of a dry run: what became of all tensors, and what that lost."""
 
 from __future__ import annotations
 
@@ -23,32 +23,13 @@ from castwise.checkpoint.results.report import (
     kept_text,
     report_dict,
 )
-from castwise.checkpoint.results.sheets import (
-    ALL,
-    GROUPS,
-    TOTALS,
-    conversion_sheet,
-    counts_text,
-)
+from castwise.checkpoint.results.sheets import GROUPS, conversion_sheet, counts_text, plan_sheet
 from castwise.quantization.producers.schemes import bits_of_schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
 from castwise.text.brief import brief, counted, listed, shorten
 from castwise.text.wording import argument, parenthesis, setting
-
-__all__ = [
-    "ALL",
-    "GROUPS",
-    "TOTALS",
-    "CastSummary",
-    "check_losses",
-    "checked_share",
-    "chosen_kinds",
-    "default_max_zeros",
-    "summary_dict",
-    "summary_sheet",
-]
 
 # Of 3 bits all values of a normal distribution may become zero, of each further bit half.
 _NORMAL_BITS = 3
@@ -196,6 +177,45 @@ class CastSummary(Rendered):
         return summary_dict(self, [row.to_dict() for row in self.rows])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastPlan(CastSummary):
+    """The result of a dry run: the rows of a conversion, without reports.
+
+    Attributes
+    ----------
+    needed_bytes
+        The least number of bytes of the result: its tensors and copied files, without those that an
+        interrupted run has kept if this run would resume it.
+    free_bytes
+        Free bytes in the file system of the destination; None if it does not report them.
+    left_out
+        Files and folders of the source that would be copied only with `include`.
+
+    """
+
+    _VERB: ClassVar[str] = "to be "
+
+    needed_bytes: int
+    free_bytes: int | None
+    left_out: Sequence[str]
+
+    __repr__ = CastSummary.__repr__
+
+    def __sheet__(self) -> Sheet:
+        """Return a table of what would become of the tensors, and the room for it."""
+        return preview_sheet(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            **CastSummary.to_dict(self),
+            "dry_run": True,
+            "needed_bytes": self.needed_bytes,
+            "free_bytes": self.free_bytes,
+            "left_out": list(self.left_out),
+        }
+
+
 def checked_share(max_zeros: object) -> float:
     """Return a share from 0 to 1; ValueError for anything else."""
     if not is_real(max_zeros):
@@ -237,6 +257,19 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
     action = action or summary.action
     sheet = conversion_sheet(summary.rows, paths, detail=detail, action=action, seed=seed)
     return [*sheet, *kept_lines(summary.kept), *importance_lines(summary.importance)]
+
+
+def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
+    """Return the tables of a plan; see `plan_sheet`."""
+    sheet = plan_sheet(
+        plan.rows,
+        (str(plan.source), str(plan.destination)),
+        detail=detail,
+        action=plan.action,
+        room=(plan.needed_bytes, plan.free_bytes),
+        left_out=plan.left_out,
+    )
+    return [*sheet, *kept_lines(plan.kept), *importance_lines(plan.importance)]
 
 
 def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
