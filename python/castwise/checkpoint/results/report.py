@@ -305,8 +305,10 @@ class CastRow(NamedTuple):
         name, format_name, _, stored_format, shape, nbytes = plan.info
         source, target = format_name or stored_format, plan.label or plan.target
         sizes, decision = (nbytes, nbytes_after), (plan.pattern, plan.decided_by)
-        row = cls(name, shape, source, target, *sizes, None, shard, *decision)
-        return row.with_report(report)
+        weighted: CastReport | None = None
+        if isinstance(report, WeightedReport):
+            weighted, report = report.weighted, report.values
+        return cls(name, shape, source, target, *sizes, report, shard, *decision, weighted)
 
     def with_report(self, report: Report | None) -> CastRow:
         """Return the row of the same tensor, of whose values a run counted that."""

@@ -31,7 +31,6 @@ from castwise.quantization.producers.layouts import (
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.producer import (
     Configuration,
-    EncodedModules,
     Marker,
     Producer,
     Statements,
@@ -46,6 +45,7 @@ from castwise.quantization.producers.stated import (
     Stated,
     Stored,
     json_of,
+    object_at,
     parsed_object,
     unknown_key,
 )
@@ -114,9 +114,7 @@ _WRITTEN = (
 
 def _read(layers: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
-        entry = layers.get(module)
-        if not isinstance(entry, dict):
-            return Stated()
+        entry = object_at(layers, module)
         name, problem = entry.get("format"), unknown_key(entry, _KEYS)
         if entry.get("convrot"):
             problem = "states convrot of it, so that its codes are rotated; ComfyUI reads it"
@@ -153,8 +151,7 @@ def _rule(case: StoredWeight) -> WeightForm:
     """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
     scheme, marker = case.scheme, case.part("comfy_quant")
     module = case.payload.removesuffix(".weight")
-    entry = case.section.get(module)
-    state: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+    state = object_at(case.section, module)
     if marker is not None:
         state = case.json(marker)
         if (unknown := unknown_key(state, _KEYS)) is not None:
@@ -241,11 +238,6 @@ def _check_columns(case: StoredWeight, last: int) -> None:
     raise Undecodable("its last column is zero, which may be padding")
 
 
-def _write(_modules: EncodedModules) -> Statements:
-    """Every weight states it for itself, in a tensor."""
-    return Statements({}, {}, {})
-
-
 _FORMS = same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor")
 
 COMFY = Producer(
@@ -295,7 +287,8 @@ COMFY = Producer(
     configuration=Configuration(
         metadata_key=_METADATA_KEY, metadata_section=_metadata_section, metadata_reader=_read
     ),
-    writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
+    # Every weight states it for itself, in a tensor.
+    writing=Writing(rows=_WRITTEN, write=lambda _: Statements(), states_several=True),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
     marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker, shape_key=_SHAPE_KEY),
 )

@@ -55,6 +55,8 @@ from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
+    object_at,
+    objects_at,
     pair_of_sizes,
     positive_integer,
     sides_of,
@@ -151,16 +153,14 @@ _WORDS_OF_TENSOR = replace(
 def _read(section: Mapping[str, Any]) -> Describe:
     inner = section.get(STATED_KEY)  # as in the older `compression_config`
     values = inner if isinstance(inner, dict) else section
-    groups = values.get("config_groups")
     schemes: dict[str, Stated] = {}
     classes: set[Stated] = set()
     patterns = PolicyMap("fullmatch", "first", linear=True)
-    for arguments in groups.values() if isinstance(groups, dict) else ():
-        weights = arguments.get("weights") if isinstance(arguments, dict) else None
+    for group in objects_at(values, "config_groups"):
+        weights, targets = group.get("weights"), group.get("targets")
         if not isinstance(weights, dict):
             continue
         statement = _stated_arguments(weights)
-        targets = arguments.get("targets")
         for target in targets if isinstance(targets, list) else ():
             if not isinstance(target, str):
                 continue
@@ -184,14 +184,10 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
 
 def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
-    groups = section.get("config_groups")
-    inputs = (
-        group.get("input_activations")
-        for group in (groups.values() if isinstance(groups, dict) else ())
-        if isinstance(group, dict)
-    )
+    groups = objects_at(section, "config_groups")
+    inputs = (object_at(group, "input_activations") for group in groups)
     # "local": but for a global scale, which is stored.
-    return any(isinstance(one, dict) and one.get("dynamic") in (True, "local") for one in inputs)
+    return any(arguments.get("dynamic") in (True, "local") for arguments in inputs)
 
 
 def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
@@ -237,12 +233,7 @@ def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say why weights of some forms, or of some transforms, are not decoded."""
-    sparsity = section.get("sparsity_config")
-    forms = [
-        section.get("format"),
-        *([sparsity.get("format")] if isinstance(sparsity, dict) else []),
-    ]
-    for form in forms:
+    for form in (section.get("format"), object_at(section, "sparsity_config").get("format")):
         if isinstance(form, str) and form.startswith(_SPARSE):
             return f"castwise cannot decode the format {form!r}; compressed-tensors reads it"
     if section.get("moe_sparsity_config"):

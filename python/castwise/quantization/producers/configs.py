@@ -16,10 +16,9 @@ from castwise.quantization.producers.keras import KERAS
 from castwise.quantization.producers.producer import Section
 from castwise.quantization.producers.registry import (
     CONFIGS,
+    OWN_FILES,
     OWN_SECTIONS,
     PRODUCERS,
-    file_section,
-    is_own_file,
     owner_of_form,
     quantizes_inputs,
     reader_of,
@@ -116,8 +115,8 @@ def _sections(name: str, config: object, depth: int) -> Iterator[Section]:
     """Find each section that states a method, also those of a model's parts."""
     if not isinstance(config, dict) or depth > MAX_DEPTH:
         return
-    if is_own_file(name):
-        if (section := file_section(name, config)) is not None:
+    if name in OWN_FILES:
+        if (section := OWN_FILES[name](config)) is not None:
             yield section
         return
     for key, _ in OWN_SECTIONS:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._float8_statements import quantizes_inputs, read_fp8
+from castwise.quantization.producers.float8 import quantizes_inputs, read_fp8
 from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
@@ -88,7 +88,7 @@ def _powers_stated(section: Mapping[str, Any]) -> str | None:
     return "scale_fmt says ue8m0" if section.get("scale_fmt") == "ue8m0" else None
 
 
-_WIDENED_EXPERTS = Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
+_WIDENED_EXPERTS = Statements(edit=partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
 """States that experts of DeepSeek-V4 are stored as its other weights are."""
 
 

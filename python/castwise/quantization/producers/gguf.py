@@ -51,7 +51,7 @@ GGUF = Producer(
     ),
     writing=Writing(
         rows=_WRITTEN,
-        write=lambda _: Statements({}, {}, {}),
+        write=lambda _: Statements(),
         states_several=True,
         embeddings="loaded",
     ),

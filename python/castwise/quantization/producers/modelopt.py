@@ -49,6 +49,8 @@ from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
+    object_at,
+    objects_at,
     pair_of_sizes,
     unknown_key,
 )
@@ -152,9 +154,7 @@ def _experts(
 
 def _values(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     """Return what is stated of a module: of itself before what is stated of all."""
-    layers = section.get("quantized_layers")
-    entry = layers.get(module) if isinstance(layers, dict) else None
-    return {**section, **entry} if isinstance(entry, dict) else section
+    return {**section, **object_at(object_at(section, "quantized_layers"), module)}
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
@@ -163,8 +163,7 @@ def _read(section: Mapping[str, Any]) -> Describe:
         algorithm = values.get("quant_algo")
         scheme = _SCHEMES.get(algorithm.upper()) if isinstance(algorithm, str) else None
         needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
-        entry = None if values is section else section["quantized_layers"][module]
-        problem = None if entry is None else unknown_key(entry, _KEYS)
+        problem = unknown_key(object_at(object_at(section, "quantized_layers"), module), _KEYS)
         block = group_block(values.get("group_size"))
         if scheme == "fp8_block":  # which it states nowhere: a user may
             block = pair_of_sizes(values.get("weight_block_size"))
@@ -174,12 +173,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
 
 def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
-    layers = section.get("quantized_layers")
-    entries = [section, *(layers.values() if isinstance(layers, dict) else ())]
-    return any(
-        isinstance(entry, dict) and str(entry.get("quant_algo")).upper() in _DYNAMIC
-        for entry in entries
-    )
+    entries = [section, *objects_at(section, "quantized_layers")]
+    return any(str(entry.get("quant_algo")).upper() in _DYNAMIC for entry in entries)
 
 
 def _file_section(config: Mapping[str, Any]) -> Section | None:

@@ -81,10 +81,12 @@ class Encoding:
 class Statements:
     """What states how the weights of a component are stored."""
 
-    sections: Mapping[str, Any]  # members of `config.json`
-    files: Mapping[str, str]  # other files beside the tensors, with their texts
+    # Members of `config.json`
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    # Other files beside the tensors, with their texts
+    files: Mapping[str, str] = field(default_factory=dict)
     # The same for a file without a configuration; None if its producer has no such form.
-    metadata: Mapping[str, str] | None
+    metadata: Mapping[str, str] | None = field(default_factory=dict)
     # What makes the text of `config.json` follow, where its sections stay.
     edit: Callable[[str], str] | None = None
 
@@ -122,6 +124,10 @@ Section = tuple[str, Mapping[str, Any]]
 """A method, and the section that states it."""
 
 
+def _nothing(*_: object) -> None:
+    """Say nothing of a section, as most producers do."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Configuration:
     """How configurations and metadata state what a producer has quantized."""
@@ -129,7 +135,7 @@ class Configuration:
     # What reads a section of a configuration, by its names as `quant_method`.
     readers: Mapping[str, StatementReader] = field(default_factory=dict)
     # Says from a section why none of its weights is decoded.
-    undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
+    undecodable: Callable[[Mapping[str, Any]], str | None] = _nothing
     # By method, the key of a section that lists the modules that are not quantized.
     kept_keys: Mapping[str, str] = field(default_factory=dict)
     # The key of a section that states how the caches of attention are quantized.
@@ -137,24 +143,24 @@ class Configuration:
     # The file that it alone writes, None for those that `config.json` holds.
     config_file: str | None = None
     # Returns the method and the section that this file states.
-    file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
+    file_section: Callable[[Mapping[str, Any]], Section | None] = _nothing
     # Tells by a section, which names no method, that it is of a form that it alone writes.
-    is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
+    is_own_form: Callable[[Mapping[str, Any]], bool | None] = _nothing
     # The key, beside those of others, of such a section, and a key that this always has.
     own_section: tuple[str, str] | None = None
     # Returns its method if a section without one, given its key, is of its form.
-    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] = _nothing
     # Says what of a section states that scales are powers of two; None where nothing does.
     powers_stated: Callable[[Mapping[str, Any]], str | None] | None = None
-    # Tells by a section whether inputs are quantized while the model runs; None where none says it.
-    quantizes_inputs: Callable[[Mapping[str, Any]], bool] | None = None
+    # Tells by a section whether inputs are quantized while the model runs.
+    quantizes_inputs: Callable[[Mapping[str, Any]], bool | None] = _nothing
     metadata_key: str | None = None  # the key of metadata that it alone writes
     # Returns what metadata with that key state as it alone does; None if that is nothing.
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] = dict
     metadata_reader: StatementReader | None = None  # what reads that
     metadata_first: bool = False  # metadata tell more than the configuration beside them
     # Names the tensors that metadata describe, each under its own name.
-    described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None
+    described_tensors: Callable[[Mapping[str, str]], Sequence[str]] = lambda metadata: ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,6 +88,17 @@ def parsed_object(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def object_at(section: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the object of JSON under a key; one without members in the place of anything else."""
+    value = section.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def objects_at(section: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the members of the object under a key that are objects, too."""
+    return [member for member in object_at(section, key).values() if isinstance(member, dict)]
+
+
 def positive_integer(value: object) -> int | None:
     """Return a value that is a positive integer, and None for any other."""
     if not isinstance(value, int) or isinstance(value, bool):

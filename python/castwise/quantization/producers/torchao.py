@@ -33,6 +33,7 @@ from castwise.quantization.producers.stated import (
     Stated,
     group_block,
     no_statements,
+    object_at,
     pair_of_sizes,
     parsed_object,
 )
@@ -93,8 +94,7 @@ def _dtype(value: object) -> object:
 def _read(metadata: Mapping[str, str]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         entry = parsed_object(metadata.get(f"{module}.weight"))
-        data = entry.get("_data")
-        data = data if isinstance(data, dict) else {}
+        data = object_at(entry, "_data")
         block = data.get("block_size")
         if entry.get("_type") == "MXTensor":
             return Stated(_MX_SCHEMES.get(str(_dtype(data.get("elem_dtype")))), group_block(block))
