@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_args
 
 from castwise._core import finfo
 from castwise._options import Arithmetic, Inputs
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.remote import is_remote
+from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.requests.options import Cast, Run, description_of, fields_of
 from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.cli._output import COLOR_OPTION
-from castwise.cli._paths import local_path_argument, map_argument, path_argument
 from castwise.text.spelling import suggestion, typed_format
 
 NO_KINDS = "none"
@@ -94,6 +97,27 @@ def inputs_argument(text: str) -> str | float:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither {words} nor a scale, such as 1.0"
         ) from None
+
+
+def path_argument(text: str) -> Path:
+    """Return a path given on the command line."""
+    try:
+        return checked_path(text)
+    except CheckpointError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def map_argument(text: str) -> str | Path:
+    """Return the name of a map, or the path of one, given on the command line."""
+    return text if is_map_name(text) else local_path_argument(text)
+
+
+def local_path_argument(text: str) -> Path:
+    """Return a path of this machine given on the command line."""
+    path = path_argument(text)
+    if is_remote(path):
+        raise argparse.ArgumentTypeError(f"{text} is on a store; name a file of this machine")
+    return path
 
 
 # What argparse is told of arguments that say what is shown, of more than one command.
