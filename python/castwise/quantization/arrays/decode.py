@@ -331,7 +331,8 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
         "offset": half if storage.excess and q.zero_point is None else 0,
     }
     if views.high_bits:
-        options["high"] = _high(q, views)
+        high = q.extras["high"]
+        options["high"] = high[None] if len(views.shape) == 1 else high
     if storage.divisor_after is not None:
         divisor = np.array(storage.divisor_after, np.float32)
         options |= {"global_scale": divisor, "global_use": "after"}
@@ -392,12 +393,6 @@ def _signed_values(bits: int) -> Array:
     """Return the values of all codes that are integers with a sign."""
     values = np.arange(1 << bits, dtype=np.float32)
     return np.where(values < values.size // 2, values, values - np.float32(values.size))
-
-
-def _high(q: StoredArray, views: Views) -> Array:
-    """Return the bits that stand apart from the other bits of codes, in the core's form."""
-    high: Array = q.extras["high"]
-    return high[None] if len(views.shape) == 1 else high
 
 
 # What decoding loses

@@ -102,21 +102,25 @@ def recognized_parts(
     problems: dict[str, None] = {}
     candidates: dict[tuple[Any, ...], Made] = {}
     for arguments in chain.from_iterable(_candidates(match, statements) for match in matches):
-        array = make._of_fields(_fields(arguments))
+        fields: dict[str, Any] = {
+            **dict.fromkeys(("scale", "global_scale", "zero_point")),
+            **arguments,
+            "shape": shape_of(arguments["shape"]),
+            "extras": MappingProxyType(arguments["extras"]),
+            "_ready": {},
+        }
+        array = make._of_fields(fields)
         if (fault := next(faults(array), None)) is not None:
             problems[fault] = None
             continue
-        storage = arguments["layout"].storage
-        candidates.setdefault(
-            (
-                arguments["scheme"],
-                arguments["block"],
-                arguments.get("variant"),
-                () if storage is None else storage.fields,
-            ),
-            array,
-        )
-    exact = {key: array for key, array in candidates.items() if _is_exact(array)}
+        names = arguments["scheme"], arguments["block"], arguments["variant"]
+        candidates.setdefault((*names, arguments["layout"].storage.fields), array)
+    # Those whose scales have the very axes that the producer gives them
+    exact = {
+        key: array
+        for key, array in candidates.items()
+        if array.scale.shape == views_of(array).scale_shape
+    }
     candidates = exact if len(exact) == 1 else candidates
     if len(candidates) == 1:
         return _with_unsigned_scales(next(iter(candidates.values())))
@@ -131,28 +135,12 @@ def recognized_parts(
     )
 
 
-def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a quantized array that was not checked yet."""
-    return {
-        **dict.fromkeys(("scale", "global_scale", "zero_point")),
-        **arguments,
-        "shape": shape_of(arguments["shape"]),
-        "extras": MappingProxyType(arguments["extras"]),
-        "_ready": {},
-    }
-
-
 def _named_part(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
     array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
     try:
         return _NamedPart(name, array, finfo(array.dtype).name)
     except TypeError as error:
         raise TypeError(f"part {name!r}: {error}") from None
-
-
-def _is_exact(q: StoredArray) -> bool:
-    """Return True if scales have the very axes that the producer gives them."""
-    return bool(q.scale.shape == views_of(q).scale_shape)
 
 
 def _matches(

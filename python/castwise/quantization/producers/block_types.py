@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
-from castwise._core import decode_block_type
+from castwise._core import cast, decode_block_type, encode_block_type
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 
 
@@ -152,6 +153,31 @@ def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
     values = np.empty((rows, columns), np.float32)
     decode_block_type(np.ascontiguousarray(blocks), values, name)
     return values
+
+
+class BeyondFloat16Error(ValueError):
+    """A scale is beyond the range of float16."""
+
+
+def encode_type(array: NDArray[Any], name: str, threads: int | None = 1) -> NDArray[np.uint8]:
+    """Return the blocks of a matrix (rows, columns).
+
+    BeyondFloat16Error: no float16 holds the scale of a block.
+    ValueError: rows are no whole blocks.
+    """
+    _, elements, size = BLOCK_TYPES[name]
+    rows, columns = array.shape
+    values = np.ascontiguousarray(cast(array, np.float32, threads=threads))
+    blocks = np.empty((rows, columns // elements, size), np.uint8)
+    overflow = encode_block_type(values, blocks, name)
+    if overflow is not None:
+        row, block = divmod(overflow, columns // elements)
+        peak = float(np.abs(array.reshape(-1, elements)[overflow].astype(np.float64)).max())
+        raise BeyondFloat16Error(
+            f"the scale of block {block} of row {row}, whose largest magnitude is {peak:.6g}, is "
+            "beyond the range of float16"
+        )
+    return blocks
 
 
 ROLES: Mapping[str, str] = {".scale": GLOBAL, ".input_scale": ACTIVATION}

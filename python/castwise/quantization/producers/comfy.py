@@ -254,10 +254,7 @@ COMFY = Producer(
         *(
             replace(
                 layout,
-                parts=(
-                    *layout.parts,
-                    _MARKER,
-                ),
+                parts=(*layout.parts, _MARKER),
                 parameters=("weight",),
             )
             for layout in _LAYOUTS

@@ -243,10 +243,6 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
-    return _NAME if key == "compression_config" or "config_groups" in section else None
-
-
 def _write(modules: EncodedModules) -> Statements:
     # The class Linear, which the first group targets, has no embeddings.
     kinds = Counter(
@@ -376,7 +372,9 @@ COMPRESSED_TENSORS = Producer(
         {_NAME: _read, "sparseml": _read},
         undecodable=_undecodable,
         quantizes_inputs=_quantizes_inputs,
-        unnamed_method=_unnamed_method,
+        unnamed_method=lambda key, section: (
+            _NAME if key == "compression_config" or "config_groups" in section else None
+        ),
         kept_keys={_NAME: "ignore"},
         cache_key=_CACHE_KEY,
     ),

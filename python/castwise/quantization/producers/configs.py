@@ -64,11 +64,10 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
     if layers := configs.get(MODEL):
         name = KERAS.name
         of_files.append(Statement(CONFIG, name, (name,), no_statements(layers), layers))
-    of_tensors = [*_described_in(metadata)]
     return [
-        *(statement for is_before, statement in of_tensors if is_before),
+        *_described_in(metadata, is_first=True),
         *of_files,
-        *(statement for is_before, statement in of_tensors if not is_before),
+        *_described_in(metadata, is_first=False),
         *_in_metadata(metadata),
     ]
 
@@ -141,16 +140,16 @@ def method_of(key: str, section: Mapping[str, Any]) -> str | None:
     return unnamed_method(key, section) or ("unnamed" if section else None)
 
 
-def _described_in(metadata: Mapping[str, str]) -> Iterator[tuple[bool, Statement]]:
-    """Find what metadata state as one producer alone does, and whether it counts before all."""
+def _described_in(metadata: Mapping[str, str], *, is_first: bool) -> Iterator[Statement]:
+    """Find what metadata state as one producer alone does, before all else or after it."""
     for producer in PRODUCERS:
         name, configuration = producer.name, producer.configuration
         if configuration.metadata_reader is None or configuration.metadata_key not in metadata:
             continue
-        if (section := configuration.metadata_section(metadata)) is not None:
+        section = configuration.metadata_section(metadata)
+        if section is not None and configuration.metadata_first == is_first:
             describe = configuration.metadata_reader(section)
-            statement = Statement("metadata", name, (name,), describe, section)
-            yield configuration.metadata_first, statement
+            yield Statement("metadata", name, (name,), describe, section)
 
 
 def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:

@@ -32,6 +32,11 @@ def block_grid(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
     return *stack, ceil_div(rows, high or rows or 1), ceil_div(columns, wide or columns or 1)
 
 
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape without axes of one element."""
+    return tuple(filter((1).__ne__, shape))
+
+
 def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of scales without the axes inside of blocks, which ModelOpt's have."""
     is_split = len(payload) == MATRIX and len(scale) == 2 * MATRIX and scale[1::2] == (1, 1)

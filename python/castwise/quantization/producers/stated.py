@@ -55,14 +55,11 @@ StatementReader = Callable[[Mapping[str, Any]], Describe]
 
 
 class Stored(Protocol):
-    """A tensor that numpy makes an array of."""
+    """A tensor of so many elements that numpy makes an array of."""
 
     @property
-    def size(self) -> int:
-        """How many elements it has."""
-
-    def __array__(self) -> NDArray[Any]:
-        """Read the tensor into an array."""
+    def size(self) -> int: ...
+    def __array__(self) -> NDArray[Any]: ...
 
 
 def json_of(name: str, array: Stored) -> dict[str, Any]:
@@ -113,11 +110,12 @@ def sides_of(structure: object) -> object:
     return structure
 
 
-def pair_of_sizes(value: object) -> tuple[int, ...] | None:
+def pair_of_sizes(value: object) -> tuple[int, int] | None:
     """Return a list of two positive integers as a tuple, and None for any other value."""
     if not isinstance(value, list) or len(value) != 2 or not all(map(positive_integer, value)):  # noqa: PLR2004
         return None
-    return tuple(value)
+    high, wide = value
+    return high, wide
 
 
 def group_block(value: object) -> tuple[int, ...] | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape
+from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape, without_ones
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES_LOW,
@@ -192,15 +192,11 @@ def _block(case: StoredWeight, block_size: object) -> tuple[int, int]:
             raise Undecodable(
                 f"{name!r} is {case.tensors[name].format}, and torchao's is {' or '.join(formats)}"
             )
-        if _without_ones(case.shape(name)) != _without_ones(grid):
+        if without_ones(case.shape(name)) != without_ones(grid):
             raise case.wrong(name, f"the shape {grid}")
     if (rows, columns) == shape[-MATRIX:]:
         return 0, 0
     return rows, 0 if (rows, columns) == (1, shape[-1]) else columns
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(count for count in shape if count != 1)
 
 
 TORCHAO = Producer(
