@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -256,7 +256,7 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
     seed = summary.options.get("seed")
     action = action or summary.action
     sheet = conversion_sheet(summary.rows, paths, detail=detail, action=action, seed=seed)
-    return [*sheet, *kept_lines(summary.kept), *importance_lines(summary.importance)]
+    return [*sheet, *_lines_of_weights(summary)]
 
 
 def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
@@ -269,17 +269,15 @@ def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
         room=(plan.needed_bytes, plan.free_bytes),
         left_out=plan.left_out,
     )
-    return [*sheet, *kept_lines(plan.kept), *importance_lines(plan.importance)]
+    return [*sheet, *_lines_of_weights(plan)]
 
 
-def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
-    """Return the line of what stays, if anything does."""
-    return [Lines(["unchanged: " + kept_text(groups)])] if groups else []
-
-
-def importance_lines(use: ImportanceUse | None) -> Sheet:
-    """Return the lines of how numbers of input channels were used, if there are some."""
-    return [] if use is None else [Lines(use.lines())]
+def _lines_of_weights(summary: CastSummary) -> Iterator[Lines]:
+    """Say what stays, if anything does, and how importance was used, if there was some."""
+    if summary.kept:
+        yield Lines(["unchanged: " + kept_text(summary.kept)])
+    if summary.importance is not None:
+        yield Lines(summary.importance.lines())
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:

@@ -621,7 +621,7 @@ def core_encoding(
 
 
 def _have_same_bits(one: Array | None, other: Array | None) -> bool:
-    """Return True if small arrays of perhaps other shapes have the same elements, or both are None."""
+    """Return True if arrays, perhaps of other shapes, have the same bits, or there are none."""
     if one is None or other is None:
         return one is other
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()

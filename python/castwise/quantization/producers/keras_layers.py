@@ -20,7 +20,7 @@ from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deseri
 from castwise.quantization.producers.geometry import MATRIX, ceil_div
 from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stated import STATED_KEY
+from castwise.quantization.producers.stated import STATED_KEY, object_at
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
@@ -199,16 +199,12 @@ def plain_model(model: object, depth: int = 0) -> Any:  # noqa: ANN401  (of JSON
     if model.get("class_name") in _POLICIES and isinstance(config, dict):
         source = {"name": config.get("source_name")}
         return {**model, "class_name": "DTypePolicy", "config": source}
+    is_stated = str(object_at(model, STATED_KEY).get("module")).startswith("keras")
+    plain_keys = {_UNPACKED, *([STATED_KEY] if is_stated else [])}
     return {
-        key: None
-        if (key == STATED_KEY and _is_of_keras(value)) or key == _UNPACKED
-        else plain_model(value, depth + 1)
+        key: None if key in plain_keys else plain_model(value, depth + 1)
         for key, value in model.items()
     }
-
-
-def _is_of_keras(value: object) -> bool:
-    return isinstance(value, dict) and str(value.get("module")).startswith("keras")
 
 
 def describe_kernel(case: StoredWeight) -> WeightForm:
