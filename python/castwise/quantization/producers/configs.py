@@ -147,7 +147,7 @@ def _described_in(metadata: Mapping[str, str], *, is_first: bool) -> Iterator[St
         if configuration.metadata_reader is None or configuration.metadata_key not in metadata:
             continue
         section = configuration.metadata_section(metadata)
-        if section is not None and configuration.metadata_first == is_first:
+        if section is not None and producer.needs_metadata == is_first:
             describe = configuration.metadata_reader(section)
             yield Statement("metadata", name, (name,), describe, section)
 

@@ -29,7 +29,6 @@ from castwise.quantization.producers.producer import (
 )
 from castwise.quantization.producers.schemes import schemes
 from castwise.quantization.producers.stated import (
-    METHOD_KEYS,
     STATED_KEY,
     Describe,
     Stated,
@@ -110,11 +109,6 @@ def _is_same_module(name: str, other: str) -> bool:
 _OWN_KEY, _GROUP_KEY = "quantization", "group_size"
 
 
-def _is_own_form(section: Mapping[str, Any]) -> bool:
-    """Return True for a section of the form that MLX gives it, under either of its keys."""
-    return section.keys().isdisjoint(METHOD_KEYS) and _GROUP_KEY in section
-
-
 def _rule(case: StoredWeight) -> WeightForm:
     """Describe MLX' words: a stream of codes, with a scale and perhaps a bias for each group."""
     is_affine = case.part("biases") is not None
@@ -175,8 +169,6 @@ MLX = Producer(
     ),
     scales="weight",
     rule=_rule,
-    configuration=Configuration(
-        {_NAME: _read}, is_own_form=_is_own_form, own_section=(_OWN_KEY, _GROUP_KEY)
-    ),
+    configuration=Configuration({_NAME: _read}, own_section=(_OWN_KEY, _GROUP_KEY)),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True, embeddings="loaded"),
 )

@@ -144,9 +144,8 @@ class Configuration:
     config_file: str | None = None
     # Returns the method and the section that this file states.
     file_section: Callable[[Mapping[str, Any]], Section | None] = _nothing
-    # Tells by a section, which names no method, that it is of a form that it alone writes.
-    is_own_form: Callable[[Mapping[str, Any]], bool | None] = _nothing
-    # The key, beside those of others, of such a section, and a key that this always has.
+    # The key, beside those of others, of sections without a method that it alone writes, and a key
+    # that they always have.
     own_section: tuple[str, str] | None = None
     # Returns its method if a section without one, given its key, is of its form.
     unnamed_method: Callable[[str, Mapping[str, Any]], str | None] = _nothing
@@ -158,7 +157,6 @@ class Configuration:
     # Returns what metadata with that key state as it alone does; None if that is nothing.
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] = dict
     metadata_reader: StatementReader | None = None  # what reads that
-    metadata_first: bool = False  # metadata tell more than the configuration beside them
     # Names the tensors that metadata describe, each under its own name.
     described_tensors: Callable[[Mapping[str, str]], Sequence[str]] = lambda metadata: ()
 
@@ -241,7 +239,8 @@ class Producer:
     wrapped_zeros: str | None = None
     # Names of tensors, or what they hold, tell as well as a configuration does.
     is_evident: bool = False
-    needs_metadata: bool = False  # its tensors mean nothing without metadata
+    # Its tensors mean nothing without metadata, which tell more than a configuration beside them.
+    needs_metadata: bool = False
     # The type of models whose experts transformers loads only as this producer stores them.
     model_type: str | None = None
     # How configurations state it.

@@ -28,6 +28,7 @@ from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
 from castwise.quantization.producers.stated import (
     CONFIG,
+    METHOD_KEYS,
     STATED_KEY,
     StatementReader,
     no_statements,
@@ -203,8 +204,11 @@ def quantizes_inputs(method: str, section: Mapping[str, Any]) -> bool:
 
 
 def owner_of_form(section: Mapping[str, Any]) -> str | None:
-    """Name the producer that alone writes sections of such a form."""
-    return _first(row.name for row in PRODUCERS if row.configuration.is_own_form(section))
+    """Name the producer that alone writes sections of such a form, whatever their key."""
+    if not section.keys().isdisjoint(METHOD_KEYS):
+        return None
+    forms = ((row.name, row.configuration.own_section) for row in PRODUCERS)
+    return _first(name for name, form in forms if form is not None and form[1] in section)
 
 
 def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:

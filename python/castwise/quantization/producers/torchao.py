@@ -233,7 +233,6 @@ TORCHAO = Producer(
         {_NAME: no_statements},
         metadata_key=_METADATA_KEY,
         metadata_reader=_read,
-        metadata_first=True,
         described_tensors=_described_tensors,
     ),
 )
