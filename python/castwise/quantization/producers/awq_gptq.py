@@ -10,7 +10,6 @@ import numpy as np
 from castwise.quantization.producers._module_entries import module_values, tensors_of
 from castwise.quantization.producers.layouts import (
     OF_WORD,
-    OTHER,
     ZERO,
     Layout,
     Part,
@@ -39,7 +38,7 @@ _GPTQ_LAYOUT = Layout(
     (
         scale_part("scales"),
         Part("qzeros", ZERO, OF_WORD, distinct=True),
-        Part("g_idx", OTHER, OF_WORD, distinct=True, use="group index"),
+        Part("g_idx", formats=OF_WORD, distinct=True, use="group index"),
     ),
     columns=(1, 1),
     storage=Storage(

@@ -19,7 +19,6 @@ from castwise.quantization.producers.layouts import (
     OF_FP8,
     OF_I8,
     OF_U8,
-    OTHER,
     PRE,
     SCALE,
     ZERO,
@@ -97,7 +96,7 @@ _SCHEMES = {
 }
 """The schemes that ComfyUI names as formats of layers."""
 
-_MARKER = Part("comfy_quant", OTHER, OF_U8, is_required=True, distinct=True, use="marker")
+_MARKER = Part("comfy_quant", formats=OF_U8, is_required=True, distinct=True, use="marker")
 
 _LAYOUTS = (
     replace(FP8_SCALE, storage=Storage(inner=True)),

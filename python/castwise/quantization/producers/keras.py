@@ -15,7 +15,6 @@ from castwise.quantization.producers.layouts import (
     OF_I8,
     OF_REAL,
     OF_U8,
-    OTHER,
     ZERO,
     Layout,
     Part,
@@ -105,8 +104,8 @@ KERAS = Producer(
                 (
                     scale_part("_scale"),
                     Part("_zero", ZERO, (*OF_U8, *OF_I8)),
-                    Part("g_idx", OTHER, OF_REAL, use="group index"),
-                    Part("awq_scales", OTHER, OF_REAL, use="divisor"),
+                    Part("g_idx", formats=OF_REAL, use="group index"),
+                    Part("awq_scales", formats=OF_REAL, use="divisor"),
                 ),
                 parameters=parameters,
                 storage=storage,

@@ -168,7 +168,7 @@ INPUTS = tuple(
         "activation_scale",
     )
 )
-PRE = Part("pre_quant_scale", OTHER, OF_REAL, distinct=True, use="factor")
+PRE = Part("pre_quant_scale", formats=OF_REAL, distinct=True, use="factor")
 SECOND = Part("_scale_2", GLOBAL, OF_F32, is_required=True)
 
 PLAIN = Storage()

@@ -22,7 +22,6 @@ from castwise.quantization.producers.layouts import (
     NVFP4,
     OF_F32,
     OF_U8,
-    OTHER,
     PRE,
     SECOND,
     U8,
@@ -267,7 +266,7 @@ MODELOPT = Producer(
             (
                 scale_part("_scale"),
                 PRE,
-                Part("_scale_2", OTHER, OF_F32, use="float8 scale"),
+                Part("_scale_2", formats=OF_F32, use="float8 scale"),
                 *INPUTS,
             ),
             storage=Storage(np.uint8, orientation="pairs"),

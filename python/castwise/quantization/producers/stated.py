@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._numbers import is_integer
+
 _SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
 
 CONFIG = "config.json"
@@ -98,9 +100,7 @@ def objects_at(section: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 def positive_integer(value: object) -> int | None:
     """Return a value that is a positive integer, and None for any other."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if value > 0 else None
+    return value if is_integer(value) and value > 0 else None
 
 
 def sides_of(structure: object) -> object:
@@ -124,13 +124,13 @@ def group_block(value: object) -> tuple[int, ...] | None:
     return None if size is None else (1, size)
 
 
-def integer_scheme(bits: object, group_size: object, kind: str = "int") -> Stated:
+def integer_scheme(bits: object, group_size: object) -> Stated:
     """Describe integers of some bits that share a scale in groups; in whole rows for -1."""
     block = group_block(group_size)
     number = positive_integer(bits)
     if number is None or (block is None and group_size != -1):
         return Stated(None, block)
-    return Stated(f"{kind}{number}_{'channel' if block is None else 'group'}", block)
+    return Stated(f"int{number}_{'channel' if block is None else 'group'}", block)
 
 
 def no_statements(section: Mapping[str, Any]) -> Describe:
