@@ -19,11 +19,11 @@ from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
 from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
-from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
 from castwise.checkpoint.results.summary import (
     CastPlan,
     CastSummary,
+    ImportanceUse,
     check_losses,
     checked_share,
     chosen_kinds,

@@ -10,7 +10,6 @@ from castwise._core import CastReport
 from castwise._numbers import is_real
 from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.report import (
     FINDINGS,
     LOSSES,
@@ -24,15 +23,55 @@ from castwise.checkpoint.results.report import (
     report_dict,
 )
 from castwise.checkpoint.results.sheets import GROUPS, conversion_sheet, counts_text, plan_sheet
+from castwise.models.architecture import normalize_name
 from castwise.quantization.producers.schemes import bits_of_schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
-from castwise.text.brief import brief, counted, listed, shorten
+from castwise.text.brief import brief, brief_fields, counted, listed, shorten
+from castwise.text.plain import plain_fields
 from castwise.text.wording import argument, parenthesis, setting
 
 # Of 3 bits all values of a normal distribution may become zero, of each further bit half.
 _NORMAL_BITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceUse:
+    """How the numbers of input channels were used.
+
+    Attributes
+    ----------
+    path
+        Their file.
+    weighted
+        How many weights have scales that were searched by them.
+    unweighted
+        The weights that were searched without them, wholly or some experts, each with the reason.
+    unused
+        The names in the file that are those of no weight that was searched.
+
+    """
+
+    path: str
+    weighted: int
+    unweighted: Mapping[str, str]
+    unused: Sequence[str]
+
+    __repr__ = brief_fields
+
+    def lines(self) -> list[str]:
+        """Write what a person should know, names of all layers in one."""
+        lines = [f"by {self.path}: the scales of {counted(self.weighted, 'weight')} are searched"]
+        reasons = dict.fromkeys(self.unweighted.values())
+        for reason in reasons:
+            names = [name for name, other in self.unweighted.items() if other == reason]
+            lines.append(f"searched without importance, since {reason}: {_names_text(names)}")
+        if self.unused:
+            lines.append(f"names in it that match no searched weight: {_names_text(self.unused)}")
+        return lines
+
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +317,16 @@ def _lines_of_weights(summary: CastSummary) -> Iterator[Lines]:
         yield Lines(["unchanged: " + kept_text(summary.kept)])
     if summary.importance is not None:
         yield Lines(summary.importance.lines())
+
+
+def _names_text(names: Iterable[str]) -> str:
+    """List names, those of several layers as one with their count."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(normalize_name(name), []).append(name)
+    return ", ".join(
+        each[0] if len(each) == 1 else f"{group} ({len(each):,})" for group, each in groups.items()
+    )
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
