@@ -21,8 +21,8 @@ from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.cli._output import COLOR_OPTION
 from castwise.text.spelling import suggestion, typed_format
 
+# What `--fail-on` takes for no kind of loss.
 NO_KINDS = "none"
-"""What `--fail-on` takes for no kind of loss."""
 
 _PERCENT = 100
 
@@ -157,6 +157,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+# What reads the text of an option, by `parse` of its field.
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "block": block_argument,
     "inputs": inputs_argument,
@@ -168,7 +169,6 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     "share": share_argument,
     "yes or no": yes_argument,
 }
-"""What reads the text of an option, by `parse` of its field."""
 
 _SCHEMES = "castwise.checkpoint.planning.written_schemes"
 # The lists in the help of options, each with its module, which is imported for it.

@@ -45,15 +45,15 @@ class ConversionCommand:
 
     request: type[Request]
     description: str
+    # What exit code 1 tells.
     findings: str
-    """What exit code 1 tells."""
+    # What exit code 2 tells.
     error: str
-    """What exit code 2 tells."""
     examples: Sequence[str]
+    # Refuses options that do not go together, with the usage.
     check: Callable[[argparse.Namespace], None] = lambda options: None
-    """Refuses options that do not go together, with the usage."""
+    # Reports what else a person should know.
     warn: Callable[[CastSummary, argparse.Namespace], None] = warn_of_unused
-    """Reports what else a person should know."""
 
     def define(self, parser: CommandParser) -> None:
         """Describe the command, and add the options of its request and of runs."""

@@ -39,6 +39,7 @@ _STARTS = {
 }
 
 _NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
+# The titles of pages, by command.
 _TITLES = {
     "advise": "Advice for {source}",
     "survey": "Magnitudes of {source}, and predicted losses",
@@ -51,7 +52,6 @@ _TITLES = {
     "dequantize": "{destination}, decoded from {source}",
     "transcode": "{destination}, transcoded from {source}",
 }
-"""The titles of pages, by command."""
 
 # The arguments of commands that name checkpoints.
 _CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")

@@ -9,13 +9,13 @@ from contextvars import ContextVar
 
 import numpy as np
 
+# What the command line calls arguments that are not options of the same name.
 _OPTIONS = {
     "dtype_map": "--map",
     "source": "SRC",
     "destination": "DST",
     "consumer": "--for",
 }
-"""What the command line calls arguments that are not options of the same name."""
 
 _NO_VALUE = object()
 
@@ -148,12 +148,12 @@ def function(name: str) -> Wording:
     return Wording(f"checkpoint.{name}_file", f"castwise {name}")
 
 
+# How messages of the core write arguments: with texts in double quotes, as Python does not.
 _CORE = re.compile(
     r"""(?<![\w/'"])(?P<name>dtype|policy|overflow|nan|rounding|seed|threads)="""
     r"""(?:"(?P<text>[^"]*)"(?: or "(?P<other>[^"]*)")?|(?P<number>-?\d+)|(?=\s))"""
     r"""(?:, or a scale)?"""
 )
-"""How messages of the core write arguments: with texts in double quotes, as Python does not."""
 
 
 def of_core(text: str) -> Wording:

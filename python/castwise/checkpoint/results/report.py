@@ -14,8 +14,8 @@ from castwise.text.brief import brief_fields, counted
 from castwise.text.plain import plain_fields
 from castwise.text.wording import join
 
+# The version of the JSON of reports; another if a key changes its meaning or goes.
 SCHEMA = 1
-"""The version of the JSON of reports; another if a key changes its meaning or goes."""
 
 _FORMATS = frozenset(formats())
 # Formats without infinity, in which what overflows comes out as another number.
@@ -172,14 +172,14 @@ def kept_text(groups: Sequence[KeptTensors]) -> str:
     return join("; ", [*map(str, large), *others])
 
 
+# The kinds of findings that are losses in any model.
 LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")
-"""The kinds of findings that are losses in any model."""
 
+# All kinds of findings.
 FINDINGS: tuple[FindingKind, ...] = (*LOSSES, "saturated", "inexact")
-"""All kinds of findings."""
 
+# The share of a tensor's nonzero values that may become zero before that is a finding.
 MAX_ZEROS = 0.01
-"""The share of a tensor's nonzero values that may become zero before that is a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +217,8 @@ class DecodeReport:
     to_dict = plain_fields
 
 
+# What became of a tensor's values, as a row has it.
 RowReport = CastReport | DecodeReport
-"""What became of a tensor's values, as a row has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +237,8 @@ class WeightedReport:
         return WeightedReport(self.values + other.values, self.weighted + other.weighted)
 
 
+# What became of a tensor's values, as a run counts it.
 Report = RowReport | WeightedReport
-"""What became of a tensor's values, as a run counts it."""
 
 
 def add_report(total: Report | None, report: Report | None) -> Report | None:
@@ -412,8 +412,8 @@ class CastRow(NamedTuple):
         return ratio if math.isfinite(ratio) else None
 
 
+# Looks at the rows of what was written, before it takes its place; raises to leave it away.
 Judge = Callable[[Sequence[CastRow]], None]
-"""Looks at the rows of what was written, before it takes its place; raises to leave it away."""
 
 
 def judge_nothing(rows: Sequence[CastRow]) -> None:

@@ -151,8 +151,8 @@ def _kind_faults(name: str, part: Array | None, kind: str) -> Iterator[str]:
 
 
 _KINDS = {"float": "floats of at most 32 bits", "int": "integers of at most 32 bits"}
+# What else decodes weights and is of floats.
 _FLOATS = frozenset(("bias", "code map", "divisor", "factor", "float8 scale", "nested code map"))
-"""What else decodes weights and is of floats."""
 
 
 def _label(name: str, part: object) -> str:

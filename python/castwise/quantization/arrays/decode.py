@@ -28,17 +28,17 @@ from castwise.quantization.producers.layouts import E4M3, dtype_of
 from castwise.quantization.producers.schemes import Scheme
 
 _ARITHMETIC = get_args(Arithmetic)
+# Parts by which products are changed one by one.
 _STEPS = frozenset(("factor", "float8 scale"))
-"""Parts by which products are changed one by one."""
 
 _UNKNOWN = (0.0, np.inf)
+# Parts by which products are changed at all.
 _FURTHER = _STEPS | {"divisor"}
-"""Parts by which products are changed at all."""
 
+# Options of the core that change the values of codes, but not which of them are 0.
 _SCALING = frozenset(
     ("scale_format", "scale_divides", "global_scale", "global_use", "bias", "divisor")
 )
-"""Options of the core that change the values of codes, but not which of them are 0."""
 
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _BYTE = 8
@@ -398,8 +398,8 @@ def _signed_values(bits: int) -> Array:
 # What decoding loses
 
 
+# Products are rounded a few times on their way, so they may go beyond their bounds a little.
 _MARGIN = 4
-"""Products are rounded a few times on their way, so they may go beyond their bounds a little."""
 
 
 class DecodingLosses(NamedTuple):

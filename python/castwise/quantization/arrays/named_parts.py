@@ -151,6 +151,8 @@ def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
 
 
 _BYTE = 8
+# What of a storage changes no byte of codes and scales of blocks: names of dtypes, shapes, what the
+# global scale does, and how products are rounded.
 _ALIKE: dict[str, Any] = {
     "global_use": "multiply",
     "container": None,
@@ -162,9 +164,6 @@ _ALIKE: dict[str, Any] = {
     "narrow": False,
     "inner": False,
 }
-"""What of a storage changes no byte of codes and scales of blocks: names of dtypes, shapes, what
-the global scale does, and how products are rounded.
-"""
 
 
 def stem_of(layout: Layout) -> str:

@@ -69,8 +69,8 @@ from castwise.quantization.producers.schemes import (
 )
 from castwise.text.wording import check_switch
 
+# Elements that are encoded, and compared with others, sooner than the core is told how.
 _SMALL = 1 << 14
-"""Elements that are encoded, and compared with others, sooner than the core is told how."""
 
 
 def quantize(

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from castwise._core import PolicyMap
 from castwise.quantization.producers.stated import object_at, unknown_key
 
+# Those that change bits, groups or order, and those that only say how codes were chosen.
 _GPTQ_KEYS = frozenset(
     (
         "bits",
@@ -24,7 +25,6 @@ _GPTQ_KEYS = frozenset(
         "mse",
     )
 )
-"""Those that change bits, groups or order, and those that only say how codes were chosen."""
 
 _AUTO_ROUND_KEYS = frozenset(
     (
@@ -40,19 +40,19 @@ _AUTO_ROUND_KEYS = frozenset(
     )
 )
 
+# The method whose tensors each `packing_format` of auto-round has; zero points are v1's.
 _PACKINGS = {
     "auto_gptq": "gptq",
     "auto_round:auto_gptq": "gptq",
     "auto_round:gptq": "gptq",
     "auto_round:fp8": "fp8",
 }
-"""The method whose tensors each `packing_format` of auto-round has; zero points are v1's."""
 
 _AUTO_ROUND = "auto-round"
 _NOT_QUANTIZED_BITS = 16
 _LEFT_OUT = {"bits": _NOT_QUANTIZED_BITS}
+# What names a module itself: auto-round's patterns have other characters.
 _NAME = re.compile(r"[\w.-]+")
-"""What names a module itself: auto-round's patterns have other characters."""
 
 
 class ModuleValues(NamedTuple):

@@ -60,17 +60,18 @@ from castwise.quantization.producers.stored_weight import (
 _NAME = "comfy"
 _TILE_ROWS = TILE[0]
 
+# Rows and columns are padded to multiples of so many.
 _PADDING = {"nvfp4": 16, "mxfp8_e4m3": 32}
-"""Rows and columns are padded to multiples of so many."""
 
 
 def _tile(scheme: str) -> tuple[int, int]:
     return _PADDING[scheme], _PADDING[scheme]
 
 
+# Under which converters for ComfyUI state the shape without padding.
 _SHAPE_KEY = "orig_shape"
-"""Under which converters for ComfyUI state the shape without padding."""
 
+# Of `convrot` the value decides: rotated codes are refused.
 _KEYS = frozenset(
     (
         "format",
@@ -83,8 +84,8 @@ _KEYS = frozenset(
         "convrot_groupsize",
     )
 )
-"""Of `convrot` the value decides: rotated codes are refused."""
 
+# The schemes that ComfyUI names as formats of layers.
 _SCHEMES = {
     "fp8": "fp8_tensor",  # as ModelOpt writes it for ComfyUI
     "float8_e4m3fn": "fp8_tensor",
@@ -94,7 +95,6 @@ _SCHEMES = {
     "int8_tensorwise": "int8_tensor",
     "awq_w4a16": "int4_group",
 }
-"""The schemes that ComfyUI names as formats of layers."""
 
 _MARKER = Part("comfy_quant", formats=OF_U8, is_required=True, distinct=True, use="marker")
 

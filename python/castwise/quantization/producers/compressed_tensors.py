@@ -65,11 +65,12 @@ from castwise.quantization.producers.stated import (
 _NAME = "compressed-tensors"
 _CACHE_KEY = "kv_cache_scheme"
 
+# The flags of a regular expression for the whole of it.
 _FLAGS = re.compile(r"\(\?([aimsux]+)\)")
-"""The flags of a regular expression for the whole of it."""
 
 _SPARSE = ("sparse-", "marlin-")
 
+# The fields of `QuantizationArgs`.
 _KEYS = frozenset(
     (
         "num_bits",
@@ -86,7 +87,6 @@ _KEYS = frozenset(
         "observer_kwargs",
     )
 )
-"""The fields of `QuantizationArgs`."""
 
 _WRITTEN = (
     *(Written(f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
@@ -98,6 +98,10 @@ _WRITTEN = (
 )
 
 _TOKEN = {"strategy": "token", "group_size": None, "scale_dtype": None, "zp_dtype": None}
+# What the arguments of inputs have that those of weights have not, by scheme.
+#
+# After the presets FP8_DYNAMIC, FP8_BLOCK, MXFP4, MXFP6A8, MXFP8, W8A8 and W4AFP8 of 0.20
+# (`quantization/quant_scheme.py`). NVFP4 needs a global scale of the inputs, and so needs data.
 _DYNAMIC_INPUTS: Mapping[str, Mapping[str, Any]] = {
     "fp8_channel": _TOKEN,
     "fp8_block": {**_TOKEN, "strategy": "group", "group_size": 128},
@@ -107,11 +111,6 @@ _DYNAMIC_INPUTS: Mapping[str, Mapping[str, Any]] = {
     "int8_channel": _TOKEN,
     "int4_group": {**_TOKEN, "num_bits": 8, "type": "float"},
 }
-"""What the arguments of inputs have that those of weights have not, by scheme.
-
-After the presets FP8_DYNAMIC, FP8_BLOCK, MXFP4, MXFP6A8, MXFP8, W8A8 and W4AFP8 of 0.20
-(`quantization/quant_scheme.py`). NVFP4 needs a global scale of the inputs, and so needs data.
-"""
 
 _WRITTEN_DYNAMIC = (
     Written("fp8_channel", "float-quantized"),
@@ -138,6 +137,7 @@ _PACKED_WORDS = Layout(
     storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", has_groups=True),
 )
 
+# Of one zero point for all, which is not packed.
 _WORDS_OF_TENSOR = replace(
     _PACKED_WORDS,
     parts=tuple(
@@ -146,7 +146,6 @@ _WORDS_OF_TENSOR = replace(
     ),
     storage=Storage(np.int32, ("dense", "padded"), excess=True, has_groups=True, read_only=True),
 )
-"""Of one zero point for all, which is not packed."""
 
 
 def _read(section: Mapping[str, Any]) -> Describe:

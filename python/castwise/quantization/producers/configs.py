@@ -35,11 +35,11 @@ from castwise.quantization.producers.stated import (
     parsed_object,
 )
 
+# The name among these of what `keras_layers.stated_layers` returns.
 MODEL = "model.keras"
-"""The name among these of what `keras_layers.stated_layers` returns."""
 
+# How deep the parts of a model may be nested.
 MAX_DEPTH = 8
-"""How deep the parts of a model may be nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +164,14 @@ def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
 # the other; those of two parts contradict each other only where a weight may belong to both.
 
 _ALL = (*SECTIONS, "quantization")
+# Keys that list what is not quantized, whose names may begin with the part, and that tell of the
+# making of the model.
 _OF_NO_WEIGHT = frozenset(
     (
         *("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules"),
         *("quantization_status", "global_compression_ratio", "producer"),
     )
 )
-"""Keys that list what is not quantized, whose names may begin with the part, and that tell of the
-making of the model."""
 
 
 class Contradiction(NamedTuple):

@@ -74,8 +74,8 @@ def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
         yield re.escape(name) if is_end else name
 
 
+# States that experts of DeepSeek-V4 are stored as its other weights are.
 _WIDENED_EXPERTS = Statements(edit=partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
-"""States that experts of DeepSeek-V4 are stored as its other weights are."""
 
 
 DEEPSEEK = Producer(

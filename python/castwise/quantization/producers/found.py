@@ -56,8 +56,8 @@ class QuantizedWeight:
     problem: str | None = None
     foreign: tuple[str, ...] = ()
     by_shapes: bool = field(default=False, metadata=LEFT_OUT)
+    # Private: the rows of the table of layouts that match it best.
     layouts: tuple[Layout, ...] = field(default=(), repr=False, compare=False, metadata=LEFT_OUT)
-    """Private: the rows of the table of layouts that match it best."""
 
     __repr__ = brief_fields
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+# The axes of a matrix; those before them are a stack.
 MATRIX = 2
-"""The axes of a matrix; those before them are a stack."""
 
+# Rows and columns of scales that some producers store together.
 TILE = (128, 4)
-"""Rows and columns of scales that some producers store together."""
 
 _BYTE = 8
 _WORD_BITS = 32

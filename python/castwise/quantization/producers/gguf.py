@@ -40,6 +40,7 @@ _WRITTEN = tuple(
     for name in WRITTEN_TYPES
 )
 
+# Whose files state the scheme of each tensor, and whose tensors are single parts.
 GGUF = Producer(
     "gguf",
     (*TYPES.values(), *WHOLE_BLOCKS.values()),
@@ -56,7 +57,6 @@ GGUF = Producer(
         embeddings="loaded",
     ),
 )
-"""Whose files state the scheme of each tensor, and whose tensors are single parts."""
 
 
 def block_decoder(

@@ -29,13 +29,13 @@ from castwise.quantization.producers.producer import Producer
 _VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 
 
+# What Keras keeps of a layer that computes in float8, after its float32 weights, in its order
+# (`variable_serialization_spec` of Dense): each scale with the maxima that it follows from.
 KERAS_FLOAT8 = tuple(
     f"keras_float8_{of}_{kind}"
     for of in ("inputs", "kernel", "outputs_grad")
     for kind in ("scale", "amax_history")
 )
-"""What Keras keeps of a layer that computes in float8, after its float32 weights, in its order
-(`variable_serialization_spec` of Dense): each scale with the maxima that it follows from."""
 
 Info = TypeVar("Info", bound=Described)
 

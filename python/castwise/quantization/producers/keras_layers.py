@@ -34,8 +34,8 @@ _POLICIES = (
 _REMEDY = "save the model with it (model.save to a .keras file)"
 _MAX_DEPTH = 200
 _CALIBRATED = ("gptq", "awq")
+# A key of EinsumDense's configuration that only packed codes need.
 _UNPACKED = "gptq_unpacked_column_size"
-"""A key of EinsumDense's configuration that only packed codes need."""
 
 _LOSES = (
     "Keras 3.14 and 3.15 leave the zero points of GPTQ and AWQ out of their files, and cannot load "
@@ -43,9 +43,9 @@ _LOSES = (
 )
 _LACKS = f"it lacks zero points, or the groups of inputs; {_LOSES}"
 _BYTE = 8
+# The mode of what is in an attention layer: the model states the layer alone, and its policy of
+# before.
 _BY_SHAPE = "by shape"
-"""The mode of what is in an attention layer: the model states the layer alone, and its policy of
-before."""
 
 _MULTI_HEAD = ("MultiHeadAttention", "CachedMultiHeadAttention")  # this one is KerasHub's
 _ATTENTION = (*_MULTI_HEAD, "GroupQueryAttention", "GroupedQueryAttention")

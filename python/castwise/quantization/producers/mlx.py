@@ -47,8 +47,8 @@ _MODES = {
     "nvfp4": ("nvfp4", 16),
 }
 
+# What `to_quantized` takes where the entry of a layer says nothing; its mode is then affine.
 _GROUP, _BITS = 64, 4
-"""What `to_quantized` takes where the entry of a layer says nothing; its mode is then affine."""
 
 _WRITTEN = (
     *(

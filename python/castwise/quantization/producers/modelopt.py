@@ -77,6 +77,7 @@ _KEYS = frozenset(
     )
 )
 
+# The schemes of its algorithms; a group size is read from the section.
 _SCHEMES = {
     "FP8": "fp8_tensor",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8_channel",
@@ -94,7 +95,6 @@ _SCHEMES = {
     "MXFP8": "mxfp8_e4m3",
     "W4A8_MXFP4_FP8": "mxfp4",
 }
-"""The schemes of its algorithms; a group size is read from the section."""
 
 # Inputs are those of the presets of its 0.47 (`modelopt_recipes/configs/ptq/presets/model/`).
 _WRITTEN = (
@@ -118,11 +118,11 @@ _WRITTEN_WITH_INPUTS = (
 
 _DYNAMIC = frozenset(row.code for row in _WRITTEN if row.inputs == "dynamic")
 
+# What it calls an algorithm when inputs have scales, too.
 _WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
-"""What it calls an algorithm when inputs have scales, too."""
 
+# What it always states beside an algorithm; readers take factors of inputs that are there.
 _ALSO = {"W4A16_AWQ": {"has_zero_point": False, "pre_quant_scale": True}}
-"""What it always states beside an algorithm; readers take factors of inputs that are there."""
 
 _EXPERTS = {
     "_scale": "_weight_scale",

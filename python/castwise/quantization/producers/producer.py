@@ -13,8 +13,8 @@ from castwise.quantization.producers.schemes import Scheme, has_bias, may_hold, 
 from castwise.quantization.producers.stated import STATED_KEY, StatementReader, Stored
 from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 
+# The scheme of a stored weight, and the one that it becomes with the same values.
 Form = tuple[str, str]
-"""The scheme of a stored weight, and the one that it becomes with the same values."""
 
 INTEGERS = tuple(
     f"int{bits}_{unit}"
@@ -108,8 +108,8 @@ class EncodedModules:
         return sorted(counts, key=lambda encoding: -counts[encoding])
 
 
+# States how weights are stored, as a producer does.
 StatementWriter = Callable[[EncodedModules], Statements]
-"""States how weights are stored, as a producer does."""
 
 
 def in_section(section: Mapping[str, Any], **files: str) -> Statements:
@@ -117,11 +117,11 @@ def in_section(section: Mapping[str, Any], **files: str) -> Statements:
     return Statements({STATED_KEY: section}, files, {STATED_KEY: json.dumps(section)})
 
 
+# From a stored weight to what it is.
 Rule = Callable[[StoredWeight], WeightForm]
-"""From a stored weight to what it is."""
 
+# A method, and the section that states it.
 Section = tuple[str, Mapping[str, Any]]
-"""A method, and the section that states it."""
 
 
 def _nothing(*_: object) -> None:

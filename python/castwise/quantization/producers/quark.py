@@ -24,6 +24,7 @@ from castwise.quantization.producers.stored_weight import (
     usual,
 )
 
+# The fields of Quark's `QTensorConfig`.
 _KEYS = frozenset(
     (
         "dtype",
@@ -46,7 +47,6 @@ _KEYS = frozenset(
         "max_input_numel",
     )
 )
-"""The fields of Quark's `QTensorConfig`."""
 
 _ELEMENTS = {
     "fp8_e4m3": "fp8",

@@ -37,16 +37,16 @@ from castwise.quantization.producers.torchao import TORCHAO
 from castwise.quantization.producers.unread import UNREAD
 from castwise.text.spelling import suggestion
 
+# Every producer whose tensors tell how they are stored; the order is that of messages.
 PRODUCERS = (
     *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
     *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, KERAS, *UNREAD),
 )
-"""Every producer whose tensors tell how they are stored; the order is that of messages."""
 
 _ALL = (*PRODUCERS, GGUF)
 
+# The producer whose files state the scheme of each tensor by its type alone.
 TYPED = GGUF.name
-"""The producer whose files state the scheme of each tensor by its type alone."""
 
 decoder_of_type = block_decoder  # of the types that have no layout
 
@@ -62,63 +62,63 @@ def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Wr
     )
 
 
+# The schemes that are written; the first row of a scheme is its default.
 WRITTEN = _with_recipes(lambda writing: writing.rows)
-"""The schemes that are written; the first row of a scheme is its default."""
 
+# Those that are also written with inputs that are quantized.
 WRITTEN_WITH_INPUTS = _with_recipes(lambda writing: writing.with_inputs)
-"""Those that are also written with inputs that are quantized."""
 
+# Producers that state a scheme for each module.
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
-"""Producers that state a scheme for each module."""
 
+# The files that one producer alone writes, each with what returns the section that it states.
 OWN_FILES = {
     str(producer.configuration.config_file): producer.configuration.file_section
     for producer in (MODELOPT, GPTQ, AWQ)
 }
-"""The files that one producer alone writes, each with what returns the section that it states."""
 
 _MOST_DETAILED, *_OTHERS = OWN_FILES
+# Files beside the tensors that may state how they are quantized, the most detailed first.
 CONFIGS = (_MOST_DETAILED, CONFIG, *_OTHERS)
-"""Files beside the tensors that may state how they are quantized, the most detailed first."""
 
+# The producers in whose forms stored weights can be laid, in the order of messages.
 CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
-"""The producers in whose forms stored weights can be laid, in the order of messages."""
 
+# Names of tensors that say, whatever else there is, whose a quantized model is.
 MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
-"""Names of tensors that say, whatever else there is, whose a quantized model is."""
 
+# Producers that names of tensors, or what they hold, tell as well as a configuration does.
 EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
-"""Producers that names of tensors, or what they hold, tell as well as a configuration does."""
 
+# What is said of zero points that are stored as the largest code.
 WRAPPED = str(GPTQ.wrapped_zeros)
-"""What is said of zero points that are stored as the largest code."""
 
+# The key of a method's section that lists the modules that are not quantized.
 KEPT_KEYS = {
     method: key for row in PRODUCERS for method, key in row.configuration.kept_keys.items()
 }
-"""The key of a method's section that lists the modules that are not quantized."""
 
+# The keys of sections that state how the caches of attention are quantized.
 CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
-"""The keys of sections that state how the caches of attention are quantized."""
 
+# The keys of metadata that tell how tensors are quantized.
 METADATA_KEYS = (
     STATED_KEY,
     *(key for row in PRODUCERS if (key := row.configuration.metadata_key) is not None),
 )
-"""The keys of metadata that tell how tensors are quantized."""
 
+# The keys of sections that one producer alone writes, each with a key that such a section has.
 OWN_SECTIONS = tuple(
     pair for row in PRODUCERS if (pair := row.configuration.own_section) is not None
 )
-"""The keys of sections that one producer alone writes, each with a key that such a section has."""
 
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
 
+# The ends of the names that parts may have.
 _PARTS = tuple(
     {tail(part.name) for row in PRODUCERS for layout in row.layouts for part in layout.parts}
     | {layout.payload for row in PRODUCERS for layout in row.layouts if layout.payload}
 )
-"""The ends of the names that parts may have."""
 
 
 _BY_NAME = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}

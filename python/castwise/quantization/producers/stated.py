@@ -18,17 +18,17 @@ from castwise._numbers import is_integer
 
 _SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
 
+# The file of a model that states, among others, how it is quantized.
 CONFIG = "config.json"
-"""The file of a model that states, among others, how it is quantized."""
 
+# The key under which a model, or the metadata of its file, states how it is quantized.
 STATED_KEY = "quantization_config"
-"""The key under which a model, or the metadata of its file, states how it is quantized."""
 
+# The keys under which a model, or a part of one, states it.
 SECTIONS = (STATED_KEY, "compression_config")
-"""The keys under which a model, or a part of one, states it."""
 
+# The keys under which a section names its method: that of transformers, and that of others.
 METHOD_KEYS = ("quant_method", "method")
-"""The keys under which a section names its method: that of transformers, and that of others."""
 
 _MAX_STATE_BYTES = 10_000
 
@@ -49,11 +49,11 @@ class Stated(NamedTuple):
     details: tuple[tuple[str, Any], ...] = ()
 
 
+# From the module and the format of its payload to what is stated.
 Describe = Callable[[str, str | None], Stated]
-"""From the module and the format of its payload to what is stated."""
 
+# From the section of a configuration to what it states.
 StatementReader = Callable[[Mapping[str, Any]], Describe]
-"""From the section of a configuration to what it states."""
 
 
 class Stored(Protocol):

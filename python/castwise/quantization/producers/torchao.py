@@ -55,6 +55,7 @@ _ELEMENTS = {
     "NVFP4Tensor": "nvfp4",
 }
 
+# The schemes of torchao's `MXTensor`, by what it calls its elements.
 _MX_SCHEMES = {
     "float4_e2m1fn_x2": "mxfp4",
     "fp6_e2m3": "mxfp6_e2m3",
@@ -62,16 +63,15 @@ _MX_SCHEMES = {
     "float8_e4m3fn": "mxfp8_e4m3",
     "float8_e5m2": "mxfp8_e5m2",
 }
-"""The schemes of torchao's `MXTensor`, by what it calls its elements."""
 
+# The classes of tensors that are decoded.
 _CLASSES = ("Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor")
-"""The classes of tensors that are decoded."""
 
+# Those in blocks of rows, with their parts.
 _PARTS_OF_BLOCKS = {
     "MXTensor": frozenset(("qdata", "scale")),
     "NVFP4Tensor": frozenset(("qdata", "scale", "per_tensor_scale", "act_per_tensor_scale")),
 }
-"""Those in blocks of rows, with their parts."""
 
 _PARTS = frozenset(("qdata", "scale", "zero_point"))
 _METADATA_KEY = "tensor_names"
