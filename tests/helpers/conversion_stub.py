@@ -32,9 +32,8 @@ _HOMES = {
     "typing": ("Any", "Literal", "overload"),
     "castwise._options": tuple(name for name in vars(_options) if name not in _STANDARD),
     "castwise.arrays.dtype_map": ("DtypeMap",),
-    "castwise.checkpoint.results.preview": ("CastPlan",),
     "castwise.checkpoint.results.report": ("Progress",),
-    "castwise.checkpoint.results.summary": ("CastSummary",),
+    "castwise.checkpoint.results.summary": ("CastPlan", "CastSummary"),
 }
 """Where the names of types are from."""
 

@@ -19,8 +19,12 @@ import numpy as np
 import pytest
 from castwise._core import block_types, decode_block_type, encode_block_type
 from castwise.quantization import QuantizedArray, dequantize, quantize
-from castwise.quantization.arrays.block_types import encode_type
-from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, decode_type
+from castwise.quantization.producers.block_types import (
+    BLOCK_TYPES,
+    FILE_TYPES,
+    decode_type,
+    encode_type,
+)
 from float_environment import ENVIRONMENTS, SUPPORTED, mxcsr
 from numpy.typing import NDArray
 from recorded import FOLDER

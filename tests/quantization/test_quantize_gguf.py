@@ -16,8 +16,12 @@ from castwise._core import block_types
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.cli import main
-from castwise.quantization.arrays.block_types import encode_type
-from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, decode_type
+from castwise.quantization.producers.block_types import (
+    BLOCK_TYPES,
+    FILE_TYPES,
+    decode_type,
+    encode_type,
+)
 from numpy.typing import NDArray
 from producer_models.gguf import header, text
 from whole_models import dense, of_experts

@@ -35,9 +35,8 @@ _NAMES = {
     ),
     "castwise.checkpoint.maps": ("map_names",),
     "castwise.checkpoint.results.inspection": ("Inspection",),
-    "castwise.checkpoint.results.preview": ("CastPlan",),
     "castwise.checkpoint.results.report": ("CastRow", "DecodeReport", "Finding", "Progress"),
-    "castwise.checkpoint.results.summary": ("CastSummary",),
+    "castwise.checkpoint.results.summary": ("CastPlan", "CastSummary"),
     "castwise.checkpoint.surveying": ("CheckpointSurvey", "TensorSurvey", "survey_file"),
     "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
 }

@@ -27,11 +27,11 @@ from castwise.checkpoint.conversions import quantize_file as quantize_file
 from castwise.checkpoint.conversions import transcode_file as transcode_file
 from castwise.checkpoint.maps import map_names as map_names
 from castwise.checkpoint.results.inspection import Inspection as Inspection
-from castwise.checkpoint.results.preview import CastPlan as CastPlan
 from castwise.checkpoint.results.report import CastRow as CastRow
 from castwise.checkpoint.results.report import DecodeReport as DecodeReport
 from castwise.checkpoint.results.report import Finding as Finding
 from castwise.checkpoint.results.report import Progress as Progress
+from castwise.checkpoint.results.summary import CastPlan as CastPlan
 from castwise.checkpoint.results.summary import CastSummary as CastSummary
 from castwise.checkpoint.surveying import CheckpointSurvey as CheckpointSurvey
 from castwise.checkpoint.surveying import TensorSurvey as TensorSurvey

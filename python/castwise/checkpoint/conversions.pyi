@@ -28,9 +28,8 @@ from castwise._options import (
     WrittenScheme,
 )
 from castwise.arrays.dtype_map import DtypeMap
-from castwise.checkpoint.results.preview import CastPlan
 from castwise.checkpoint.results.report import Progress
-from castwise.checkpoint.results.summary import CastSummary
+from castwise.checkpoint.results.summary import CastPlan, CastSummary
 
 @overload
 def cast_file(

@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_args
 
 from castwise._core import finfo
 from castwise._options import Arithmetic, Inputs
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.remote import is_remote
+from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.requests.options import Cast, Run, description_of, fields_of
 from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.cli._output import COLOR_OPTION
-from castwise.cli._paths import local_path_argument, map_argument, path_argument
 from castwise.text.spelling import suggestion, typed_format
 
+# What `--fail-on` takes for no kind of loss.
 NO_KINDS = "none"
-"""What `--fail-on` takes for no kind of loss."""
 
 _PERCENT = 100
 
@@ -96,6 +99,27 @@ def inputs_argument(text: str) -> str | float:
         ) from None
 
 
+def path_argument(text: str) -> Path:
+    """Return a path given on the command line."""
+    try:
+        return checked_path(text)
+    except CheckpointError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def map_argument(text: str) -> str | Path:
+    """Return the name of a map, or the path of one, given on the command line."""
+    return text if is_map_name(text) else local_path_argument(text)
+
+
+def local_path_argument(text: str) -> Path:
+    """Return a path of this machine given on the command line."""
+    path = path_argument(text)
+    if is_remote(path):
+        raise argparse.ArgumentTypeError(f"{text} is on a store; name a file of this machine")
+    return path
+
+
 # What argparse is told of arguments that say what is shown, of more than one command.
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--report": {
@@ -133,6 +157,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+# What reads the text of an option, by `parse` of its field.
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "block": block_argument,
     "inputs": inputs_argument,
@@ -144,7 +169,6 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     "share": share_argument,
     "yes or no": yes_argument,
 }
-"""What reads the text of an option, by `parse` of its field."""
 
 _SCHEMES = "castwise.checkpoint.planning.written_schemes"
 # The lists in the help of options, each with its module, which is imported for it.

@@ -6,7 +6,6 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,14 +13,14 @@ from typing import Any
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.requests.options import Request, Run, description_of, fields_of
-from castwise.checkpoint.results.preview import preview_sheet
-from castwise.checkpoint.results.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
+from castwise.checkpoint.results.sheets import ALL, GROUPS, TOTALS
+from castwise.checkpoint.results.summary import preview_sheet, summary_dict, summary_sheet
 from castwise.cli._arguments import add_arguments, add_option, add_output, check_top
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, json_text, say, show, show_sheet
+from castwise.cli._output import OK, json_text, say
 from castwise.cli._parser import CommandParser, describe
 from castwise.cli._progress import ProgressLine
-from castwise.cli._written_files import page_of, pending_file, show_and_check
+from castwise.cli._results import page_of, show_result
 from castwise.rendering.sheet import Sheet
 from castwise.rendering.text import unused_lines
 
@@ -46,15 +45,15 @@ class ConversionCommand:
 
     request: type[Request]
     description: str
+    # What exit code 1 tells.
     findings: str
-    """What exit code 1 tells."""
+    # What exit code 2 tells.
     error: str
-    """What exit code 2 tells."""
     examples: Sequence[str]
+    # Refuses options that do not go together, with the usage.
     check: Callable[[argparse.Namespace], None] = lambda options: None
-    """Refuses options that do not go together, with the usage."""
+    # Reports what else a person should know.
     warn: Callable[[CastSummary, argparse.Namespace], None] = warn_of_unused
-    """Reports what else a person should know."""
 
     def define(self, parser: CommandParser) -> None:
         """Describe the command, and add the options of its request and of runs."""
@@ -85,14 +84,13 @@ def convert(command: ConversionCommand, options: argparse.Namespace) -> int:
     from castwise.checkpoint.requests.conversion import run_conversion  # noqa: PLC0415  (of containers)
 
     command.check(options)
-    with (
-        shown_conversion(options) as result,
-        ProgressLine(sys.stderr, quiet=options.quiet) as progress,
-    ):
-        run = run_of(options, progress=progress.show if progress.visible else None)
-        request = command.request(**_values(options, command.request))
-        result.append(run_conversion(request, run))
-    (summary,) = result
+
+    def find() -> CastSummary:
+        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+            run = run_of(options, progress=progress.show if progress.visible else None)
+            return run_conversion(command.request(**_values(options, command.request)), run)
+
+    summary = show_conversion(options, find)
     command.warn(summary, options)
     if options.part is not None and not options.dry_run:
         target = shlex.quote(str(options.destination))
@@ -120,35 +118,28 @@ def add_conversion_output(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "--report", "--html", "--top", formats=formats)
 
 
-@contextmanager
-def shown_conversion(options: argparse.Namespace) -> Iterator[list[CastSummary]]:
-    """Let a block add the summary of a conversion, or of a dry run, and show it at its end."""
+def show_conversion(options: argparse.Namespace, find: Callable[[], CastSummary]) -> CastSummary:
+    """Convert, or find what a conversion would do, and show the summary; returns it."""
     check_top(options)
     if options.dry_run and options.report is not None:
         raise checkpoint.CheckpointError(
             "--report is of a conversion, and --dry-run makes none; for what it would be use "
             "--json, or --html for a page"
         )
-    failures: list[str] = []
-    result: list[CastSummary] = []
-    with (
-        pending_file(options, "report", failures) as report,
-        pending_file(options, "html", failures) as page,
-    ):
-        yield result
-        (summary,) = result
-        report.make_lines = lambda: (f"{line}\n" for line in _json_lines(summary))
-        page.make_lines = lambda: page_of(options, _sheet(summary, options))
-
-    def show_summary() -> None:
-        if options.json:
-            show(_json_lines(summary))
-        elif not options.quiet:
-            show_sheet(_sheet(summary, options), options)
-
     part = "" if options.part is None else f"part {options.part} of "
-    destination = None if isinstance(summary, CastPlan) else f"{part}{summary.destination}"
-    show_and_check(show_summary, failures, destination)
+    return show_result(
+        options,
+        find,
+        sheet_of=lambda summary: _sheet(summary, options),
+        json_lines_of=_json_lines,
+        files={
+            "report": lambda summary: (f"{line}\n" for line in _json_lines(summary)),
+            "html": lambda summary: page_of(options, _sheet(summary, options)),
+        },
+        destination_of=lambda summary: (
+            None if isinstance(summary, CastPlan) else f"{part}{summary.destination}"
+        ),
+    )
 
 
 def _sheet(summary: CastSummary, options: argparse.Namespace) -> Sheet:

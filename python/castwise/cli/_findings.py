@@ -10,6 +10,7 @@ from castwise._core import finfo, formats
 from castwise._options import SAFETENSORS
 from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
 from castwise.checkpoint.planning.written_schemes import scheme_beside, written_schemes
+from castwise.checkpoint.requests.options import REQUESTS
 from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.checkpoint.results.report import LOSSES, DecodeReport
 from castwise.cli._arguments import NO_KINDS
@@ -67,17 +68,14 @@ _DECODING_WORDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     ),
 }
 
-DECODING = ("dequantize", "transcode")
-"""The commands that count losses of decoding: `LOSSES` alone."""
-
 
 def check_kinds(options: argparse.Namespace, command: str) -> None:
     """Refuse a kind of loss that the parts of a command do not count."""
-    kinds = set(options.fail_on) if command in DECODING else set()
-    if lacking := sorted(kinds.difference(LOSSES)):
+    kinds = {request.command: request.kinds for request in REQUESTS}.get(command, KINDS)
+    if lacking := sorted(set(options.fail_on).difference(kinds)):
         raise CheckpointError(
             f"--fail-on {','.join(lacking)}: castwise {command} does not count that; use "
-            f"{NO_KINDS}, or of {', '.join(LOSSES)}"
+            f"{NO_KINDS}, or of {', '.join(kinds)}"
         )
 
 
@@ -133,13 +131,10 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
         from castwise.quantization.arrays.scale_range import keeping_scheme  # noqa: PLC0415  (a cast has none)
 
         recipe = str(summary.options["recipe"])
-        scheme_choice = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
-        options = (
-            None
-            if scheme_choice is None
-            else f"--scheme {scheme_choice[0]} --recipe {recipe} --overwrite"
-        )
-        return None if options is None else f"castwise quantize {paths} {options}"
+        nearest = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
+        if nearest is None:
+            return None
+        return f"castwise quantize {paths} --scheme {nearest[0]} --recipe {recipe} --overwrite"
     if "rounding" not in summary.options or worst.kind not in {"overflow", "nan", "underflow"}:
         return None
     if row.target == _NARROW:

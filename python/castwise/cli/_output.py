@@ -20,16 +20,16 @@ from castwise.text.wording import command_words, for_command
 # Shells report 128 and the number of a signal: SIGINT is 2, SIGPIPE 13.
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
+# When tables are in color: as the terminal takes it, or whatever it is.
 COLORS = ("auto", "always", "never")
-"""When tables are in color: as the terminal takes it, or whatever it is."""
 
+# What argparse is told of --color.
 COLOR_OPTION: Mapping[str, Any] = {
     "choices": COLORS,
     "default": COLORS[0],
     "help": "whether tables are in color: on a terminal, unless NO_COLOR is set (auto, the "
     "default), always or never",
 }
-"""What argparse is told of --color."""
 
 _CELL_CHARACTERS = 72
 _ASCII = str.maketrans(BARS + CUT, " .:-=+*#@~")

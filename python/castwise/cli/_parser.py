@@ -12,6 +12,7 @@ import castwise
 from castwise.rendering.words import printable
 from castwise.text.spelling import suggestion
 
+# What the commands do, each of a module of its name that is imported if the command is given.
 COMMANDS = {
     "survey": "count the magnitudes of a checkpoint, and predict what formats would lose",
     "advise": "choose a format or scheme for each weight within a budget",
@@ -27,7 +28,6 @@ COMMANDS = {
     "completion": "print a script with which a shell completes commands and options",
     "help": "print the help of a command",
 }
-"""What the commands do, each of a module of its name that is imported if the command is given."""
 
 # What other programs call a command or an option that castwise has.
 _OTHER_WORDS = {

@@ -1,15 +1,60 @@
-"""Show what a command that writes no checkpoint has found: a table, JSON, a page."""
+"""Show what a command has found: a table or JSON, and the files of `--report`, `--html` and `-o`.
+
+Files are checked before the work, and complete when they appear. What fails after the work, also on
+standard output, is said when all else is written and shown.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, TypeVar
 
+import castwise
+from castwise import checkpoint
+from castwise.checkpoint.files.paths import real_path
+from castwise.checkpoint.files.replacing import check_own_start, replacing_file
 from castwise.cli._arguments import check_top
-from castwise.cli._output import json_text, show, show_sheet
-from castwise.cli._written_files import page_of, pending_file, show_and_check
-from castwise.rendering.sheet import Sheet
+from castwise.cli._output import (
+    abandon_output,
+    json_text,
+    reason_of,
+    show,
+    show_sheet,
+    worded_sheet,
+)
+from castwise.rendering.sheet import PAGE_START, Lines, Sheet
+from castwise.text.wording import join
+
+# How the files begin, by their option; no other file is replaced.
+_STARTS = {
+    "report": b'{\n  "schema": ',
+    "html": PAGE_START.encode(),
+    "output": b"# castwise ",
+}
+
+_NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
+# The titles of pages, by command.
+_TITLES = {
+    "advise": "Advice for {source}",
+    "survey": "Magnitudes of {source}, and predicted losses",
+    "inspect": "Tensors of {file}",
+    "diff": "Differences of {first} and {second}",
+    "verify": "Comparison of {first} and {second}",
+    "verify --for": "Does {consumer} load {first}?",
+    "cast": "{destination}, cast from {source}",
+    "quantize": "{destination}, quantized from {source}",
+    "dequantize": "{destination}, decoded from {source}",
+    "transcode": "{destination}, transcoded from {source}",
+}
+
+# The arguments of commands that name checkpoints.
+_CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")
 
 
 class _Value(Protocol):
@@ -21,37 +66,162 @@ _Result = TypeVar("_Result", bound=_Value)
 
 
 def show_result(
-    # Of these --json, --quiet, --top, --color and --html, as far as the command has them.
+    # --html and the names of `files`; --json, --quiet, --top and --color if the command has them.
     options: argparse.Namespace,
     # Does the work.
     find: Callable[[], _Result],
     # Returns what is printed; by default the sheet of the value.
     sheet_of: Callable[[_Result], Sheet] | None = None,
-    # Returns what is printed as JSON, of the rows that --top asks for; by default its `to_dict`,
-    # and --top is refused.
-    values_of: Callable[[_Result], dict[str, Any]] | None = None,
-    # Returns what is written for --output, which the command then has.
-    map_of: Callable[[_Result], str] | None = None,
+    *,
+    # Makes what is printed as JSON; by default of its `to_dict`, which has no rows for --top.
+    json_lines_of: Callable[[_Result], Iterable[str]] | None = None,
+    # Make what is written for options beside --html, or for that, by their names.
+    files: Mapping[str, Callable[[_Result], Iterable[str]]] | None = None,
+    # Returns the checkpoint that is complete if nothing else can be written; None if there is none.
+    destination_of: Callable[[_Result], str | None] = lambda result: None,
 ) -> _Result:
-    """Find a result and show it; returns it."""
-    if values_of is None:
+    """Find a result, write its files and show it; returns it."""
+    if json_lines_of is None:
         check_top(options)
     failures: list[str] = []
-    map_name = None if map_of is None else "output"
-    with (
-        pending_file(options, map_name, failures) as output,
-        pending_file(options, "html", failures) as page,
-    ):
-        if map_of is not None:
-            output.make_lines = lambda: [map_of(result)]
-        page.make_lines = lambda: page_of(options, result.__sheet__())
+
+    def lines(name: str) -> Iterable[str]:
+        if files is not None and name in files:
+            return files[name](result)
+        return page_of(options, result.__sheet__())
+
+    with ExitStack() as stack:
+        for name in dict.fromkeys((*(files or ()), "html")):
+            stack.enter_context(_pending_file(options, name, lines, failures))
         result = find()
 
     def show_found() -> None:
         if options.json:
-            show([json_text(lambda: (values_of or type(result).to_dict)(result))])
+            show(json_lines_of(result) if json_lines_of else [json_text(result.to_dict)])
         elif not getattr(options, "quiet", False):
-            show_sheet((sheet_of or type(result).__sheet__)(result), options)
+            show_sheet(result.__sheet__() if sheet_of is None else sheet_of(result), options)
 
-    show_and_check(show_found, failures, None)
+    _show_and_check(show_found, failures, destination_of(result))
     return result
+
+
+@contextmanager
+def _pending_file(
+    options: argparse.Namespace,
+    name: str,
+    lines: Callable[[str], Iterable[str]],
+    failures: list[str],
+) -> Iterator[None]:
+    """Open the file of an option, if that is given, for a block, and write its lines at the end.
+
+    What can be known before the block raises there. What fails after it is added to `failures`: the
+    work that the file tells of is done.
+    """
+    path: Path | None = getattr(options, name)
+    if path is None:
+        yield
+        return
+    is_done = False
+    try:
+        with _open_file(options, name, path) as file:
+            yield
+            is_done = True
+            file.writelines(line.encode(errors="backslashreplace") for line in lines(name))
+    except Exception as error:
+        if not is_done:
+            raise
+        failures.append(f"{_NOUNS[name]} {path}: " + reason_of(error))
+
+
+def _show_and_check(show: Callable[[], None], failures: list[str], destination: str | None) -> None:
+    """Show a result on standard output, and say which files of it, and that, could not be written.
+
+    `show`: Prints it.
+    `failures`: the files that could not be written, each with the reason.
+    `destination`: the checkpoint that is complete all the same; None if there is none.
+    BrokenPipeError: Whoever read standard output has gone, and all files are written.
+    OSError: Standard output is full, and nothing else is to be said.
+    CheckpointError: a file, or beside a checkpoint standard output, could not be written.
+    """
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not failures:
+            raise
+        abandon_output()
+    except Exception as error:
+        if destination is None and not failures:
+            raise
+        abandon_output()
+        failures.append("standard output: " + reason_of(error))
+    if failures:
+        beginning = (
+            "could not write" if destination is None else f"{destination} was written, but not"
+        )
+        raise checkpoint.CheckpointError(f"{beginning} " + join("; nor ", failures))
+
+
+@contextmanager
+def _open_file(options: argparse.Namespace, name: str, path: Path) -> Iterator[BinaryIO]:
+    """Open the file of an option for a block, at whose end it appears."""
+    _check(options, name, path)
+    is_open = False
+    try:
+        with replacing_file(path) as file:
+            is_open = True
+            yield file
+    except checkpoint.CheckpointError as error:
+        if is_open:
+            raise
+        raise checkpoint.CheckpointError(f"--{name}: " + str(error)) from error
+
+
+def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
+    """Make a page of a sheet, under the command that it is of."""
+    from castwise.rendering.html import page_lines  # noqa: PLC0415  (3 milliseconds)
+
+    command = options.command_line
+    name = command.partition(" ")[0]
+    if getattr(options, "second", "") is None:
+        name = "verify --for"
+    title = _TITLES.get(name, "").format_map(vars(options))
+    origin = Lines((f"castwise {castwise.__version__}: castwise {command}",))
+    return page_lines(title or f"castwise {command}", [origin, *worded_sheet(sheet)])
+
+
+def _check(options: argparse.Namespace, name: str, path: Path) -> None:
+    """Refuse before the work what could only fail, or do harm, after it."""
+    option, real = f"--{name} {path}", real_path(path)
+    for argument in _CHECKPOINTS:
+        if (checkpoint_path := getattr(options, argument, None)) is not None:
+            checkpoint_real_path = real_path(checkpoint_path)
+            # A map beside the shards of a model is what people keep there.
+            is_inside = name != "output" and checkpoint_real_path in real.parents
+            if checkpoint_real_path == real or is_inside:
+                raise checkpoint.CheckpointError(f"{option} would replace the checkpoint")
+    for other, other_path in vars(options).items():
+        if other != name and isinstance(other_path, Path) and real_path(other_path) == real:
+            raise checkpoint.CheckpointError(
+                f"{option} is the file of --{other}, too; choose another name"
+            )
+    # Of the path as given: /dev/stdout leads to names that are none.
+    with suppress(FileNotFoundError):
+        status = os.stat(path)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise checkpoint.CheckpointError(f"{option} is not a regular file")
+        if _is_output(status):
+            remedy = "; for JSON there use --json" if name == "report" else ""
+            raise checkpoint.CheckpointError(f"{option} is standard output{remedy}")
+        noun = "a map of castwise advise" if name == "output" else "a report"
+        check_own_start(path, _STARTS[name], noun, option)
+    if not real.parent.is_dir():
+        raise checkpoint.CheckpointError(f"{option}: there is no folder {path.parent}")
+
+
+def _is_output(status: os.stat_result) -> bool:
+    """Return True if a file is the one that standard output goes to."""
+    try:
+        return os.path.samestat(status, os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError, AttributeError):  # a stream of a test or notebook
+        return False

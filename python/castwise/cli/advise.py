@@ -11,10 +11,14 @@ from typing import Any
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError
 from castwise.checkpoint.advice.advice import check_map_file
-from castwise.cli._arguments import add_arguments, add_output, names_argument
+from castwise.cli._arguments import (
+    add_arguments,
+    add_output,
+    local_path_argument,
+    names_argument,
+)
 from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
-from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 from castwise.quantization import consumers
@@ -176,7 +180,7 @@ def _advise(options: argparse.Namespace) -> int:
 
     if options.output is not None:
         check_map_file(options.output)
-    advice = show_result(options, advise, map_of=Advice.to_toml)
+    advice = show_result(options, advise, files={"output": lambda advice: [advice.to_toml()]})
     if options.output is not None and not options.quiet:
         _say_next(advice, options.output)
     return OK

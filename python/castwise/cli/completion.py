@@ -9,9 +9,9 @@ import castwise
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.decode.options import FORMATS
 from castwise.checkpoint.planning.written_schemes import form_names, recipes, scheme_names
+from castwise.cli._arguments import local_path_argument, map_argument, path_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import COMMANDS, command_parsers, describe, make_parser
-from castwise.cli._paths import local_path_argument, map_argument, path_argument
 from castwise.quantization import consumers
 
 _COMPLETION = """\

@@ -9,10 +9,15 @@ from typing import Any
 from castwise import checkpoint
 from castwise.checkpoint import Diff
 from castwise.checkpoint.comparison.results import diff_sheet
-from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
-from castwise.cli._output import FINDINGS, OK
+from castwise.cli._arguments import (
+    add_arguments,
+    add_compared,
+    add_output,
+    compared_options,
+    path_argument,
+)
+from castwise.cli._output import FINDINGS, OK, json_text
 from castwise.cli._parser import describe
-from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 
@@ -89,5 +94,10 @@ def _diff(options: argparse.Namespace) -> int:
         values = result.to_dict()
         return {**values, "tensors": values["tensors"][: options.top]}
 
-    result = show_result(options, diff, lambda result: diff_sheet(result, options.top), worst)
+    result = show_result(
+        options,
+        diff,
+        sheet_of=lambda result: diff_sheet(result, options.top),
+        json_lines_of=lambda result: [json_text(lambda: worst(result))],
+    )
     return OK if result.same else FINDINGS

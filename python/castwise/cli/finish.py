@@ -7,11 +7,10 @@ from pathlib import Path
 
 from castwise.checkpoint.requests.conversion import finish_conversion
 from castwise.checkpoint.running.parts import RunParts
-from castwise.cli._arguments import add_arguments
-from castwise.cli._conversion import add_conversion_output, run_of, shown_conversion
+from castwise.cli._arguments import add_arguments, path_argument
+from castwise.cli._conversion import add_conversion_output, run_of, show_conversion
 from castwise.cli._findings import check_kinds, say_findings
 from castwise.cli._parser import describe
-from castwise.cli._paths import path_argument
 
 _FINISH = """\
 Make DST from its parts when all are complete, and print the losses of the conversion.
@@ -38,6 +37,7 @@ def _finish(options: argparse.Namespace) -> int:
     check_kinds(options, arguments.get("command", ""))
     if options.report is not None:  # which must not replace the source
         options.source = Path(arguments["source"])
-    with shown_conversion(options) as result:
-        result.append(finish_conversion(run_of(options), overwrite=options.overwrite))
-    return say_findings(result[0], options)
+    summary = show_conversion(
+        options, lambda: finish_conversion(run_of(options), overwrite=options.overwrite)
+    )
+    return say_findings(summary, options)

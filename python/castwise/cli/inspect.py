@@ -6,10 +6,9 @@ import argparse
 
 from castwise import checkpoint
 from castwise.checkpoint.results.inspection import inspection_sheet
-from castwise.cli._arguments import add_arguments, add_output
+from castwise.cli._arguments import add_arguments, add_output, path_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import describe
-from castwise.cli._paths import path_argument
 from castwise.cli._results import show_result
 
 _INSPECT = """\

@@ -11,18 +11,18 @@ from castwise.rendering.sheet import Exponents, Front
 from castwise.rendering.words import printable
 
 _WIDTH = 960
+# Width of what is written to the left of a picture.
 _LABEL = 330
-"""Width of what is written to the left of a picture."""
 
+# Letters that have room there.
 _LETTERS = 46
-"""Letters that have room there."""
 
 _END = 20
 _ROW = 46
 _BAND = 20
 _AXIS = 34
+# Binades beside the histograms that ranges of formats are drawn for, at most.
 _CUT = 16
-"""Binades beside the histograms that ranges of formats are drawn for, at most."""
 
 _LEAST_HEIGHT = 0.05
 _LEGEND = (
@@ -30,8 +30,8 @@ _LEGEND = (
     "numbers of a format; dashed: its subnormal numbers; an arrow: the range goes on."
 )
 
+# From an exponent to where it is across the picture.
 _Place = Callable[[float], float]
-"""From an exponent to where it is across the picture."""
 
 _FRONT_HEIGHT = 300
 _FRONT_LEFT, _FRONT_BELOW = 70, 44

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 
+# Cells of a histogram in text.
 CELLS = 16
-"""Cells of a histogram in text."""
 
 _OUTLIERS = 1e-3
 
+# The letters of a histogram, from none to the most elements.
 BARS = " ▁▂▃▄▅▆▇█"
-"""The letters of a histogram, from none to the most elements."""
 
 _OPEN, _CLOSE = "[", "]"
+# The shares of the smallest elements, of all and of one histogram, that need no axis.
 _FEW, _FEW_OF_ONE = 1e-4, 5e-3
-"""The shares of the smallest elements, of all and of one histogram, that need no axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from castwise.rendering.text import is_lost
 from castwise.rendering.words import printable
 from castwise.text.brief import counted
 
+# Rows of a table in a notebook, whose file keeps them.
 _ROWS_OF_FRAGMENT = 100
-"""Rows of a table in a notebook, whose file keeps them."""
 
 # Blue and orange are told apart by all who see colors, and differ in print. A fragment has its own
 # paper: a notebook may be light on a dark system, where light ink would be invisible on its page.

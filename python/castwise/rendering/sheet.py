@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from castwise.rendering.exponents import FormatRange, Histogram
 
+# How pages begin, and no other file.
 PAGE_START = "<!doctype html><!-- castwise -->"
-"""How pages begin, and no other file."""
 
+# Makes the rows of a table, each time anew, so that none need be kept.
 MakeRows = Callable[[], Iterable[Sequence[str]]]
-"""Makes the rows of a table, each time anew, so that none need be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +82,5 @@ class Section:
 
 
 Part = Table | Lines | Front | Exponents | Section
+# What a report shows, from its top to its end.
 Sheet = Sequence[Part]
-"""What a report shows, from its top to its end."""

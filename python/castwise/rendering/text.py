@@ -14,8 +14,8 @@ from castwise.text.wording import quote
 _NAME_CHARACTERS = 30  # of a name that are shown before other columns are left out
 _SHORT_NAME_CHARACTERS = 16  # of a name that are shown before columns of the decision are left out
 _LEAST_CHARACTERS = 12
+# What a line has in the place of a part of a name.
 CUT = "…"
-"""What a line has in the place of a part of a name."""
 
 _LAYER = re.compile(r"(?<![^.])(?:\d+|\*)(?=\.)")
 _GAP = 2  # between columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# What errors of saved states call castwise's class, on which a dialect's class is built.
 _OWNER = "DynamicLossScale with preset="
-"""What errors of saved states call castwise's class, on which a dialect's class is built."""
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from typing import Any
 from castwise.text.regular_files import read_regular
 
 _TOML = ".toml"
+# Of the files that have one of the two formats by their names.
 SUFFIXES = (".json", _TOML)
-"""Of the files that have one of the two formats by their names."""
 
 
+# Of a file: 50,000 keys; parsed, a byte of JSON can take 60.
 MOST_BYTES = 4 << 20
-"""Of a file: 50,000 keys; parsed, a byte of JSON can take 60."""
 
 
 def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
@@ -95,11 +95,11 @@ def _parse_toml(text: str) -> object:
     return tomllib.loads(text)
 
 
+# Texts, comments, and what stands between them; dots by themselves.
 _TOML_TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
     r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|.",
     re.DOTALL,
 )
-"""Texts, comments, and what stands between them; dots by themselves."""
 
 _MOST_DOTS = 1000

@@ -12,8 +12,8 @@ from castwise.text.wording import plain
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# Metadata of a field that is of castwise alone.
 LEFT_OUT: Mapping[str, bool] = {"left out": True}
-"""Metadata of a field that is of castwise alone."""
 
 
 def plain_fields(instance: DataclassInstance, **properties: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ Dtype = TypeVar("Dtype")
 
 _BYTE_COUNT = re.compile(r"[<>=|]?(?P<kind>[fiubc])(?P<nbytes>[1248]|(?<=c)16)")
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
+# The bits of what torch calls so, where numpy calls a wider format so.
 _OF_TORCH = {"float": 32, "int": 32}
-"""The bits of what torch calls so, where numpy calls a wider format so."""
 
 
 _FOR_ARRAYS = "for arrays, but not for checkpoints:"
@@ -71,8 +71,8 @@ def typed_values(mapping: Mapping[Any, Any], origin: str = "map") -> dict[Any, A
     return {**mapping}
 
 
+# The most names that are suggested.
 _SUGGESTED = 3
-"""The most names that are suggested."""
 
 
 def suggestion(name: object, choices: Iterable[str]) -> str:

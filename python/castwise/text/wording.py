@@ -9,13 +9,13 @@ from contextvars import ContextVar
 
 import numpy as np
 
+# What the command line calls arguments that are not options of the same name.
 _OPTIONS = {
     "dtype_map": "--map",
     "source": "SRC",
     "destination": "DST",
     "consumer": "--for",
 }
-"""What the command line calls arguments that are not options of the same name."""
 
 _NO_VALUE = object()
 
@@ -53,15 +53,7 @@ class Wording(str):
 
 
 def for_command(text: str) -> str:
-    """Return a text as the command words it.
-
-    Examples
-    --------
-    >>> text = "give shards a size (" + argument("max_shard_size") + ")"
-    >>> print(text, for_command(text), sep="; ")
-    give shards a size (max_shard_size); give shards a size (--max-shard-size)
-
-    """
+    """Return a text as the command words it."""
     return text.command if isinstance(text, Wording) else text
 
 
@@ -79,14 +71,7 @@ def command_words() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """Return a text as a plain str, which has one wording: the function's.
-
-    Examples
-    --------
-    >>> type(plain(argument("overwrite"))).__name__
-    'str'
-
-    """
+    """Return a text as a plain str, which has one wording: the function's."""
     return for_command(text) if _IS_COMMAND.get() else str.__str__(text)
 
 
@@ -122,14 +107,7 @@ def argument(
 def parenthesis(
     name: str, value: object = _NO_VALUE, *, option: str | None = None, typed: object = _NO_VALUE
 ) -> Wording:
-    """Name an argument in parentheses, as the means of what a sentence advises.
-
-    Examples
-    --------
-    >>> parenthesis("overwrite", True)
-    '(overwrite=True)'
-
-    """
+    """Name an argument in parentheses, as the means of what a sentence advises."""
     return "(" + argument(name, value, option=option, typed=typed) + ")"
 
 
@@ -170,12 +148,12 @@ def function(name: str) -> Wording:
     return Wording(f"checkpoint.{name}_file", f"castwise {name}")
 
 
+# How messages of the core write arguments: with texts in double quotes, as Python does not.
 _CORE = re.compile(
     r"""(?<![\w/'"])(?P<name>dtype|policy|overflow|nan|rounding|seed|threads)="""
     r"""(?:"(?P<text>[^"]*)"(?: or "(?P<other>[^"]*)")?|(?P<number>-?\d+)|(?=\s))"""
     r"""(?:, or a scale)?"""
 )
-"""How messages of the core write arguments: with texts in double quotes, as Python does not."""
 
 
 def of_core(text: str) -> Wording:

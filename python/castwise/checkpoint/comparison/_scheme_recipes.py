@@ -21,12 +21,12 @@ from castwise.quantization import (
     dequantize,
     schemes,
 )
-from castwise.quantization.arrays.block_types import encode_type
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
     WRITTEN_TYPES,
     decode_type,
+    encode_type,
     type_of_scheme,
 )
 from castwise.quantization.producers.layouts import Layout

@@ -19,8 +19,8 @@ from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning.written_schemes import loading_warning
-from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.report import KeptTensors
+from castwise.checkpoint.results.summary import ImportanceUse
 from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.stated import CONFIG
 

@@ -25,7 +25,7 @@ from castwise.checkpoint.containers.registry import WHOLE_MODELS, model_format
 from castwise.checkpoint.containers.whole_models import ModelFormat
 from castwise.checkpoint.files.source_files import read_file
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
-from castwise.checkpoint.results.importance import ImportanceUse
+from castwise.checkpoint.results.summary import ImportanceUse
 from castwise.models.model import Model
 from castwise.text.parsed_files import MOST_BYTES, parse_bytes
 from castwise.text.wording import argument

@@ -19,11 +19,11 @@ from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
 from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
-from castwise.checkpoint.results.importance import ImportanceUse
-from castwise.checkpoint.results.preview import CastPlan
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
 from castwise.checkpoint.results.summary import (
+    CastPlan,
     CastSummary,
+    ImportanceUse,
     check_losses,
     checked_share,
     chosen_kinds,
@@ -54,13 +54,7 @@ class PlannedConversion:
         room = self.writer.room()
         rows = self.writer.measure(self.meter(run)) if run.measure else self.writer.preview()
         return CastPlan(
-            *self.about,
-            rows,
-            self.unused_patterns,
-            self._share(rows),
-            self.action,
-            self.kept_tensors,
-            self.importance,
+            *self._facts(rows),
             needed_bytes=room.bytes_needed,
             free_bytes=room.free,
             left_out=[path for path, _ in room.left_out],
@@ -82,18 +76,13 @@ class PlannedConversion:
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
-        return CastSummary(
-            *self.about,
-            rows,
-            self.unused_patterns,
-            self._share(rows),
-            self.action,
-            self.kept_tensors,
-            self.importance,
-        )
+        return CastSummary(*self._facts(rows))
 
-    def _share(self, rows: Sequence[CastRow]) -> float:
-        return default_max_zeros(rows) if self.share is None else self.share
+    def _facts(self, rows: Sequence[CastRow]) -> tuple[Any, ...]:
+        """Return the fields of the summary of these rows, or of the plan, in their order."""
+        share = default_max_zeros(rows) if self.share is None else self.share
+        facts = self.unused_patterns, share, self.action, self.kept_tensors, self.importance
+        return *self.about, rows, *facts
 
 
 def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:

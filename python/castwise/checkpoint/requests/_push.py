@@ -55,7 +55,7 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
     if run.keeps_shards:
         raise CheckpointError(ONLY_FOLDERS + f"this machine, and {destination} is not one")
     is_folder = request.max_shard_size is not None
-    suffix = None if is_folder else _suffix(source, _file_suffix(request, run))
+    suffix = None if is_folder else _file_suffix(request, run, source)
     card_path = _card_path(request, source) if suffix is None else None
     repository, origin = HubRepository(destination), HubRepository.of_file(source)
     if origin is not None and origin.name == repository.name:
@@ -104,21 +104,19 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
             remove_folder(folder)
 
 
-def _file_suffix(request: Request, run: Run) -> str:
-    """Return the suffix of a file that holds what is written; refuses options that are wrong."""
-    if isinstance(request, Cast):
-        return SAFETENSORS
-    from castwise.checkpoint.requests._derive import derivation  # noqa: PLC0415  (not of casts)
+def _file_suffix(request: Request, run: Run, source: Path) -> str | None:
+    """Return the suffix of the file that a source becomes in a repository; None for a folder.
 
-    options, _ = derivation(request, run.threads)
-    return options.suffix
+    Refuses options that are wrong.
+    """
+    suffix = SAFETENSORS
+    if not isinstance(request, Cast):
+        from castwise.checkpoint.requests._derive import derivation  # noqa: PLC0415  (not of casts)
 
-
-def _suffix(source: Path, suffix: str) -> str | None:
-    """Return the suffix of the file that a source becomes in a repository; None for a folder."""
-    if suffix not in WHOLE_MODELS and (source.is_dir() or source_suffix(source) in WHOLE_MODELS):
-        return None
-    return suffix
+        options, _ = derivation(request, run.threads)
+        suffix = options.suffix
+    is_folder = source.is_dir() or source_suffix(source) in WHOLE_MODELS
+    return None if is_folder and suffix not in WHOLE_MODELS else suffix
 
 
 def _card_path(request: Request, source: Path) -> Path | None:

@@ -46,23 +46,23 @@ _Kind = TypeVar("_Kind")
 class OptionDescription:
     """What is to be known of an option beside its name, type and default."""
 
+    # Its paragraph in the documentation of the functions; {choices} are those of `choices`.
     comment: str
-    """Its paragraph in the documentation of the functions; {choices} are those of `choices`."""
+    # Its help on the command line, where words in braces are lists; None where it has none.
     help: str | None = None
-    """Its help on the command line, where words in braces are lists; None where it has none."""
+    # Its name on the command line, if that does not follow from its name in Python.
     flag: str | None = None
-    """Its name on the command line, if that does not follow from its name in Python."""
     metavar: str | None = None
+    # The group of the command's help.
     group: str = "target"
-    """The group of the command's help."""
+    # The Literal of its values.
     choices: Any = None
-    """The Literal of its values."""
+    # How its text is read: a row of `castwise.cli._arguments.PARSERS`.
     parse: str | None = None
-    """How its text is read: a row of `castwise.cli._arguments.PARSERS`."""
+    # The functions take it without its name, after `source` and `destination`.
     is_positional: bool = False
-    """The functions take it without its name, after `source` and `destination`."""
+    # Refuses values before anything is read.
     check: Callable[[object], None] | None = None
-    """Refuses values before anything is read."""
 
 
 def option(
@@ -133,14 +133,14 @@ class Request:
     """All that decides what is made of the source."""
 
     command: ClassVar[str]
+    # What it does to tensors, as a summary has it.
     action: ClassVar[str]
-    """What it does to tensors, as a summary has it."""
+    # The findings that can be counted.
     kinds: ClassVar[Sequence[str]] = FINDINGS
-    """The findings that can be counted."""
+    # The source may be a file whose tensors must be decoded.
     decodes: ClassVar[bool] = True
-    """The source may be a file whose tensors must be decoded."""
+    # What is written is not quantized, so that any container can hold it.
     is_plain: ClassVar[bool] = False
-    """What is written is not quantized, so that any container can hold it."""
 
     source: PathArgument = option(
         comment="The checkpoint to read: a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` "

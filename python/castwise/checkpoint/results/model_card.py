@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from castwise._core import __version__
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.source_files import read_file
-from castwise.checkpoint.results.summary import TOTALS, CastSummary, summary_sheet
+from castwise.checkpoint.results.sheets import TOTALS
+from castwise.checkpoint.results.summary import CastSummary, summary_sheet
 from castwise.rendering.text import text_lines
 from castwise.text.brief import listed
 from castwise.text.wording import parenthesis

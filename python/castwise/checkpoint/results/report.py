@@ -14,8 +14,8 @@ from castwise.text.brief import brief_fields, counted
 from castwise.text.plain import plain_fields
 from castwise.text.wording import join
 
+# The version of the JSON of reports; another if a key changes its meaning or goes.
 SCHEMA = 1
-"""The version of the JSON of reports; another if a key changes its meaning or goes."""
 
 _FORMATS = frozenset(formats())
 # Formats without infinity, in which what overflows comes out as another number.
@@ -92,9 +92,7 @@ class Finding:
 
     __repr__ = brief_fields
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return plain_fields(self)
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,7 @@ class KeptTensors:
         noun = nouns if self.count > 1 else nouns.removesuffix("s")
         return f"{self.count:,} {noun}, {_percent(self.share)} of the bytes: " + self.reason
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return plain_fields(self)
+    to_dict = plain_fields
 
 
 _ROLE_NAMES = {
@@ -176,14 +172,14 @@ def kept_text(groups: Sequence[KeptTensors]) -> str:
     return join("; ", [*map(str, large), *others])
 
 
+# The kinds of findings that are losses in any model.
 LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")
-"""The kinds of findings that are losses in any model."""
 
+# All kinds of findings.
 FINDINGS: tuple[FindingKind, ...] = (*LOSSES, "saturated", "inexact")
-"""All kinds of findings."""
 
+# The share of a tensor's nonzero values that may become zero before that is a finding.
 MAX_ZEROS = 0.01
-"""The share of a tensor's nonzero values that may become zero before that is a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,25 +209,16 @@ class DecodeReport:
 
     def __add__(self, other: DecodeReport | CastReport) -> DecodeReport:
         """Add the counts of another report."""
-        return DecodeReport(
-            self.count + other.count,
-            self.overflowed + other.overflowed,
-            self.underflowed + other.underflowed,
-            self.nan_out + other.nan_out,
-            self.zero_in + other.zero_in,
-        )
+        names = [field.name for field in fields(self)]
+        return DecodeReport(*(getattr(self, name) + getattr(other, name) for name in names))
 
     __radd__ = __add__
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {name: getattr(self, name) for name in _COUNTED}
+    to_dict = plain_fields
 
 
-_COUNTED = tuple(field.name for field in fields(DecodeReport))
-
+# What became of a tensor's values, as a row has it.
 RowReport = CastReport | DecodeReport
-"""What became of a tensor's values, as a row has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +237,8 @@ class WeightedReport:
         return WeightedReport(self.values + other.values, self.weighted + other.weighted)
 
 
+# What became of a tensor's values, as a run counts it.
 Report = RowReport | WeightedReport
-"""What became of a tensor's values, as a run counts it."""
 
 
 def add_report(total: Report | None, report: Report | None) -> Report | None:
@@ -316,23 +303,12 @@ class CastRow(NamedTuple):
     ) -> CastRow:
         """Return the row of a planned tensor that was written."""
         name, format_name, _, stored_format, shape, nbytes = plan.info
-        target = plan.label or plan.target
-        decision = plan.pattern, plan.decided_by
+        source, target = format_name or stored_format, plan.label or plan.target
+        sizes, decision = (nbytes, nbytes_after), (plan.pattern, plan.decided_by)
         weighted: CastReport | None = None
         if isinstance(report, WeightedReport):
             weighted, report = report.weighted, report.values
-        return cls(
-            name,
-            shape,
-            format_name or stored_format,
-            target,
-            nbytes,
-            nbytes_after,
-            report,
-            shard,
-            *decision,
-            weighted,
-        )
+        return cls(name, shape, source, target, *sizes, report, shard, *decision, weighted)
 
     def with_report(self, report: Report | None) -> CastRow:
         """Return the row of the same tensor, of whose values a run counted that."""
@@ -436,8 +412,8 @@ class CastRow(NamedTuple):
         return ratio if math.isfinite(ratio) else None
 
 
+# Looks at the rows of what was written, before it takes its place; raises to leave it away.
 Judge = Callable[[Sequence[CastRow]], None]
-"""Looks at the rows of what was written, before it takes its place; raises to leave it away."""
 
 
 def judge_nothing(rows: Sequence[CastRow]) -> None:

@@ -13,8 +13,8 @@ from castwise.rendering.sheet import Lines, Section, Sheet, Table
 from castwise.rendering.words import group_name, shape_text, size_text
 from castwise.text.brief import counted
 
+# What a row of a table stands for.
 GROUPS, TOTALS, ALL = "groups", "totals", "all"
-"""What a row of a table stands for."""
 
 # What is done to weights alone, so that others are cast; transcoding makes scales anew, too.
 _OF_WEIGHTS = ("quantized", "decoded")

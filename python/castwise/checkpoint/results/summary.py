@@ -1,8 +1,8 @@
-"""The summary of a conversion: what became of all tensors, and what that lost."""
+"""The summary of a conversion, or of a dry run: what became of all tensors, and what that lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,7 +10,6 @@ from castwise._core import CastReport
 from castwise._numbers import is_real
 from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.results.importance import ImportanceUse
 from castwise.checkpoint.results.report import (
     FINDINGS,
     LOSSES,
@@ -23,35 +22,56 @@ from castwise.checkpoint.results.report import (
     kept_text,
     report_dict,
 )
-from castwise.checkpoint.results.sheets import (
-    ALL,
-    GROUPS,
-    TOTALS,
-    conversion_sheet,
-    counts_text,
-)
+from castwise.checkpoint.results.sheets import GROUPS, conversion_sheet, counts_text, plan_sheet
+from castwise.models.architecture import normalize_name
 from castwise.quantization.producers.schemes import bits_of_schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
-from castwise.text.brief import brief, counted, listed, shorten
+from castwise.text.brief import brief, brief_fields, counted, listed, shorten
+from castwise.text.plain import plain_fields
 from castwise.text.wording import argument, parenthesis, setting
-
-__all__ = [
-    "ALL",
-    "GROUPS",
-    "TOTALS",
-    "CastSummary",
-    "check_losses",
-    "checked_share",
-    "chosen_kinds",
-    "default_max_zeros",
-    "summary_dict",
-    "summary_sheet",
-]
 
 # Of 3 bits all values of a normal distribution may become zero, of each further bit half.
 _NORMAL_BITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceUse:
+    """How the numbers of input channels were used.
+
+    Attributes
+    ----------
+    path
+        Their file.
+    weighted
+        How many weights have scales that were searched by them.
+    unweighted
+        The weights that were searched without them, wholly or some experts, each with the reason.
+    unused
+        The names in the file that are those of no weight that was searched.
+
+    """
+
+    path: str
+    weighted: int
+    unweighted: Mapping[str, str]
+    unused: Sequence[str]
+
+    __repr__ = brief_fields
+
+    def lines(self) -> list[str]:
+        """Write what a person should know, names of all layers in one."""
+        lines = [f"by {self.path}: the scales of {counted(self.weighted, 'weight')} are searched"]
+        reasons = dict.fromkeys(self.unweighted.values())
+        for reason in reasons:
+            names = [name for name, other in self.unweighted.items() if other == reason]
+            lines.append(f"searched without importance, since {reason}: {_names_text(names)}")
+        if self.unused:
+            lines.append(f"names in it that match no searched weight: {_names_text(self.unused)}")
+        return lines
+
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +216,45 @@ class CastSummary(Rendered):
         return summary_dict(self, [row.to_dict() for row in self.rows])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastPlan(CastSummary):
+    """The result of a dry run: the rows of a conversion, without reports.
+
+    Attributes
+    ----------
+    needed_bytes
+        The least number of bytes of the result: its tensors and copied files, without those that an
+        interrupted run has kept if this run would resume it.
+    free_bytes
+        Free bytes in the file system of the destination; None if it does not report them.
+    left_out
+        Files and folders of the source that would be copied only with `include`.
+
+    """
+
+    _VERB: ClassVar[str] = "to be "
+
+    needed_bytes: int
+    free_bytes: int | None
+    left_out: Sequence[str]
+
+    __repr__ = CastSummary.__repr__
+
+    def __sheet__(self) -> Sheet:
+        """Return a table of what would become of the tensors, and the room for it."""
+        return preview_sheet(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            **CastSummary.to_dict(self),
+            "dry_run": True,
+            "needed_bytes": self.needed_bytes,
+            "free_bytes": self.free_bytes,
+            "left_out": list(self.left_out),
+        }
+
+
 def checked_share(max_zeros: object) -> float:
     """Return a share from 0 to 1; ValueError for anything else."""
     if not is_real(max_zeros):
@@ -236,17 +295,38 @@ def summary_sheet(summary: CastSummary, detail: str = GROUPS, action: str | None
     seed = summary.options.get("seed")
     action = action or summary.action
     sheet = conversion_sheet(summary.rows, paths, detail=detail, action=action, seed=seed)
-    return [*sheet, *kept_lines(summary.kept), *importance_lines(summary.importance)]
+    return [*sheet, *_lines_of_weights(summary)]
 
 
-def kept_lines(groups: Sequence[KeptTensors]) -> Sheet:
-    """Return the line of what stays, if anything does."""
-    return [Lines(["unchanged: " + kept_text(groups)])] if groups else []
+def preview_sheet(plan: CastPlan, detail: str = GROUPS) -> Sheet:
+    """Return the tables of a plan; see `plan_sheet`."""
+    sheet = plan_sheet(
+        plan.rows,
+        (str(plan.source), str(plan.destination)),
+        detail=detail,
+        action=plan.action,
+        room=(plan.needed_bytes, plan.free_bytes),
+        left_out=plan.left_out,
+    )
+    return [*sheet, *_lines_of_weights(plan)]
 
 
-def importance_lines(use: ImportanceUse | None) -> Sheet:
-    """Return the lines of how numbers of input channels were used, if there are some."""
-    return [] if use is None else [Lines(use.lines())]
+def _lines_of_weights(summary: CastSummary) -> Iterator[Lines]:
+    """Say what stays, if anything does, and how importance was used, if there was some."""
+    if summary.kept:
+        yield Lines(["unchanged: " + kept_text(summary.kept)])
+    if summary.importance is not None:
+        yield Lines(summary.importance.lines())
+
+
+def _names_text(names: Iterable[str]) -> str:
+    """List names, those of several layers as one with their count."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(normalize_name(name), []).append(name)
+    return ", ".join(
+        each[0] if len(each) == 1 else f"{group} ({len(each):,})" for group, each in groups.items()
+    )
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays.views import Array, StoredArray, Views, fields_of, views_of
-from castwise.quantization.producers.geometry import ceil_div, grid_of_scales
+from castwise.quantization.producers.geometry import ceil_div, grid_of_scales, without_ones
 from castwise.quantization.producers.layouts import E4M3, E8M0, GLOBAL
 from castwise.quantization.producers.lazy import LazyArray
 
@@ -151,8 +151,8 @@ def _kind_faults(name: str, part: Array | None, kind: str) -> Iterator[str]:
 
 
 _KINDS = {"float": "floats of at most 32 bits", "int": "integers of at most 32 bits"}
+# What else decodes weights and is of floats.
 _FLOATS = frozenset(("bias", "code map", "divisor", "factor", "float8 scale", "nested code map"))
-"""What else decodes weights and is of floats."""
 
 
 def _label(name: str, part: object) -> str:
@@ -160,13 +160,9 @@ def _label(name: str, part: object) -> str:
     return f"{name} {part.name!r}" if isinstance(part, LazyArray) else name
 
 
-def _squeeze(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(filter((1).__ne__, shape))
-
-
 def _shape_faults(name: str, part: Array, shape: tuple[int, ...], views: Views) -> Iterator[str]:
     """Yield what is wrong of a shape; axes of one element, and those inside a row, may differ."""
-    if _squeeze(part.shape) == _squeeze(shape):
+    if without_ones(part.shape) == without_ones(shape):
         if not isinstance(part, LazyArray) or part.size <= 1:
             return
         grid = grid_of_scales(shape, views.data_shape)

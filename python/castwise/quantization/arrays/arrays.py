@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
 import ml_dtypes
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from castwise._core import BlockDecoder, read_array
+from castwise._core import read_array
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
@@ -21,7 +20,7 @@ from castwise.quantization.arrays.from_parts import recognized_parts
 from castwise.quantization.arrays.named_parts import named_parts
 from castwise.quantization.arrays.report import QuantizationReport, report_on
 from castwise.quantization.arrays.row_slices import row_step, rows_of
-from castwise.quantization.arrays.views import Array, views_of
+from castwise.quantization.arrays.views import Array, StoredArray, views_of
 from castwise.quantization.producers.layouts import Layout
 from castwise.quantization.producers.registry import known_recipe, written_layout
 from castwise.quantization.producers.schemes import generic_layout, scheme_of_files
@@ -34,7 +33,7 @@ _PARTS = ("data", "scale", "global_scale", "zero_point")
 
 
 @dataclass(frozen=True, eq=False)
-class QuantizedArray(Rendered):
+class QuantizedArray(StoredArray, Rendered):
     """A weight as codes that share scales, in the arrays that its producer stores.
 
     Parameters
@@ -86,21 +85,6 @@ class QuantizedArray(Rendered):
 
     """
 
-    scheme: StoredScheme
-    data: Array
-    scale: Array
-    global_scale: Array | None = None
-    zero_point: Array | None = None
-    shape: tuple[int, ...] | None = None
-    recipe: StoredRecipe | None = field(default=None, kw_only=True)
-    block: int | Sequence[int] | None = field(default=None, kw_only=True)
-    axis: int = field(default=-1, kw_only=True)
-    extras: Mapping[str, Array] = field(default_factory=dict, kw_only=True, repr=False)
-    variant: Variant | None = field(default=None, kw_only=True)
-    layout: Layout | None = field(default=None, kw_only=True, repr=False)
-    """Private: the row of the table of layouts."""
-    _ready: dict[str, BlockDecoder] = field(default_factory=dict, init=False, repr=False)
-
     def __post_init__(self) -> None:
         scheme = scheme_of_files(self.scheme)
         if self.layout is None:
@@ -112,18 +96,6 @@ class QuantizedArray(Rendered):
         object.__setattr__(self, "shape", shape_of(self.shape))
         object.__setattr__(self, "extras", MappingProxyType(dict(self.extras)))
         check(self)
-
-    @classmethod
-    def _of_fields(cls, fields: dict[str, Any]) -> Self:
-        """Make an array that owns a dict of all fields in their final form, whose parts fit."""
-        instance = object.__new__(cls)
-        # At once: a call for each field would take longer than a small array.
-        object.__setattr__(instance, "__dict__", fields)
-        return instance
-
-    def _with(self, **fields: object) -> Self:
-        """Make an array of cuts of parts that fit each other."""
-        return self._of_fields(self.__dict__ | {"_ready": {}} | fields)
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither a view of a mapping nor a decoder, which is made again, can be pickled; of the
@@ -286,7 +258,8 @@ class QuantizedArray(Rendered):
             `x` has another shape.
 
         """
-        return report_on(self, read_array("x", x), partial(decode_array, arithmetic=arithmetic))
+        bits = self.bits_per_weight
+        return report_on(self, read_array("x", x), arithmetic=arithmetic, bits_per_weight=bits)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Refuse to become an array in silence: codes and scales are not values."""

@@ -30,16 +30,16 @@ from castwise.quantization.producers.layouts import E4M3, E8M0, dtype_of
 
 DATA, SCALES, ZEROS = "data", "scale", "zero point"
 _BIAS, _NAN = 127, 255
+# The exponents of the powers of two that are float8_e4m3fn.
 _LOWEST, _HIGHEST = -9, 8
-"""The exponents of the powers of two that are float8_e4m3fn."""
 
+# The exponent of the smallest normal float32, whose reciprocal is finite too.
 _SMALLEST = -126
-"""The exponent of the smallest normal float32, whose reciprocal is finite too."""
 
 _SPREAD = _HIGHEST - _LOWEST
 _LARGEST = Fraction(448)
+# No code of 4 bits times two to this is a float8_e4m3fn.
 _FINE = -20
-"""No code of 4 bits times two to this is a float8_e4m3fn."""
 
 
 def of_rows(form: Views, rows: int) -> Views:

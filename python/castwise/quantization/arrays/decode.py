@@ -28,17 +28,17 @@ from castwise.quantization.producers.layouts import E4M3, dtype_of
 from castwise.quantization.producers.schemes import Scheme
 
 _ARITHMETIC = get_args(Arithmetic)
+# Parts by which products are changed one by one.
 _STEPS = frozenset(("factor", "float8 scale"))
-"""Parts by which products are changed one by one."""
 
 _UNKNOWN = (0.0, np.inf)
+# Parts by which products are changed at all.
 _FURTHER = _STEPS | {"divisor"}
-"""Parts by which products are changed at all."""
 
+# Options of the core that change the values of codes, but not which of them are 0.
 _SCALING = frozenset(
     ("scale_format", "scale_divides", "global_scale", "global_use", "bias", "divisor")
 )
-"""Options of the core that change the values of codes, but not which of them are 0."""
 
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _BYTE = 8
@@ -331,7 +331,8 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
         "offset": half if storage.excess and q.zero_point is None else 0,
     }
     if views.high_bits:
-        options["high"] = _high(q, views)
+        high = q.extras["high"]
+        options["high"] = high[None] if len(views.shape) == 1 else high
     if storage.divisor_after is not None:
         divisor = np.array(storage.divisor_after, np.float32)
         options |= {"global_scale": divisor, "global_use": "after"}
@@ -370,8 +371,8 @@ def wrapped_zeros(q: StoredArray) -> int:
 
 def added_to_zeros(q: StoredArray) -> int:
     """Return what is added to stored zero points."""
-    adds = dict(views_of(q).storage.zeros_add)
-    return adds.get(q.variant or next(iter(adds), ""), 0)
+    adds, variant = dict(views_of(q).storage.zeros_add), str(q.variant or "")
+    return adds.get(variant or next(iter(adds), ""), 0)
 
 
 def _element(scheme: Scheme) -> str:
@@ -394,17 +395,11 @@ def _signed_values(bits: int) -> Array:
     return np.where(values < values.size // 2, values, values - np.float32(values.size))
 
 
-def _high(q: StoredArray, views: Views) -> Array:
-    """Return the bits that stand apart from the other bits of codes, in the core's form."""
-    high: Array = q.extras["high"]
-    return high[None] if len(views.shape) == 1 else high
-
-
 # What decoding loses
 
 
+# Products are rounded a few times on their way, so they may go beyond their bounds a little.
 _MARGIN = 4
-"""Products are rounded a few times on their way, so they may go beyond their bounds a little."""
 
 
 class DecodingLosses(NamedTuple):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -91,32 +90,37 @@ def recognized_parts(
     most = max(len(match.parts) for match in matches)
     matches = [match for match in matches if len(match.parts) == most]
     _check_parts(matches[0], tensors, row)
-    statements = _CallerStatements(
-        row,
-        scheme,
-        None if shape is None else shape_of(shape),
-        None if block is None else block_pair(block),
-        row.axis if axis is None else axis,
-        variant,
+    candidates_of = partial(
+        _candidates,
+        recipe=row,
+        scheme=scheme,
+        shape=None if shape is None else shape_of(shape),
+        block=None if block is None else block_pair(block),
+        axis=row.axis if axis is None else axis,
+        variant=variant,
     )
     problems: dict[str, None] = {}
     candidates: dict[tuple[Any, ...], Made] = {}
-    for arguments in chain.from_iterable(_candidates(match, statements) for match in matches):
-        array = make._of_fields(_fields(arguments))
+    for arguments in chain.from_iterable(map(candidates_of, matches)):
+        fields: dict[str, Any] = {
+            **dict.fromkeys(("scale", "global_scale", "zero_point")),
+            **arguments,
+            "shape": shape_of(arguments["shape"]),
+            "extras": MappingProxyType(arguments["extras"]),
+            "_ready": {},
+        }
+        array = make._of_fields(fields)
         if (fault := next(faults(array), None)) is not None:
             problems[fault] = None
             continue
-        storage = arguments["layout"].storage
-        candidates.setdefault(
-            (
-                arguments["scheme"],
-                arguments["block"],
-                arguments.get("variant"),
-                () if storage is None else storage.fields,
-            ),
-            array,
-        )
-    exact = {key: array for key, array in candidates.items() if _is_exact(array)}
+        names = arguments["scheme"], arguments["block"], arguments["variant"]
+        candidates.setdefault((*names, arguments["layout"].storage.fields), array)
+    # Those whose scales have the very axes that the producer gives them
+    exact = {
+        key: array
+        for key, array in candidates.items()
+        if array.scale.shape == views_of(array).scale_shape
+    }
     candidates = exact if len(exact) == 1 else candidates
     if len(candidates) == 1:
         return _with_unsigned_scales(next(iter(candidates.values())))
@@ -131,28 +135,12 @@ def recognized_parts(
     )
 
 
-def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a quantized array that was not checked yet."""
-    return {
-        **dict.fromkeys(("scale", "global_scale", "zero_point")),
-        **arguments,
-        "shape": shape_of(arguments["shape"]),
-        "extras": MappingProxyType(arguments["extras"]),
-        "_ready": {},
-    }
-
-
 def _named_part(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
     array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
     try:
         return _NamedPart(name, array, finfo(array.dtype).name)
     except TypeError as error:
         raise TypeError(f"part {name!r}: {error}") from None
-
-
-def _is_exact(q: StoredArray) -> bool:
-    """Return True if scales have the very axes that the producer gives them."""
-    return bool(q.scale.shape == views_of(q).scale_shape)
 
 
 def _matches(
@@ -207,51 +195,41 @@ def _no_layout(tensors: Mapping[str, _NamedPart], recipe: Producer) -> str:
     return f"parts has {have}, which {recipe.name} does not store together; it stores {stores}."
 
 
-@dataclass(frozen=True)
-class _CallerStatements:
-    """What the caller says of some parts."""
-
-    recipe: Producer
-    scheme: str | None
-    shape: tuple[int, ...] | None
-    block: tuple[int, int] | None
-    axis: int
-    variant: str | None
-
-
 def _candidates(
-    match: Match[_NamedPart], statements: _CallerStatements
+    match: Match[_NamedPart],
+    *,
+    recipe: Producer,
+    # What the caller says of the parts
+    scheme: str | None,
+    shape: tuple[int, ...] | None,
+    block: tuple[int, int] | None,
+    axis: int,
+    variant: str | None,
 ) -> Iterator[dict[str, Any]]:
     """Make the arguments of each scheme that a layout may hold."""
-    arrays = _arrays(match)
-    layout, storage = match.layout, match.layout.storage or Storage()
     state = _state(match)
-    marker_scheme = _scheme_of_marker(match, statements.recipe, statements.scheme)
-    shape = state.get("shape") or _stated_shape(match, statements.shape)
-    for name in _schemes(layout) if statements.scheme is None else (statements.scheme,):
+    arrays = _arrays(match, state.get("extras", {}))
+    layout, storage = match.layout, match.layout.storage or Storage()
+    marker_scheme = _scheme_of_marker(match, recipe, scheme)
+    shape, block = state.get("shape") or _stated_shape(match, shape), state.get("block") or block
+    for name in _schemes(layout) if scheme is None else (scheme,):
         if marker_scheme not in (None, name):
             continue
         row = scheme_of_files(name)
-        block = state.get("block") or statements.block or block_pair(layout.block or row.block)
-        is_packing = statements.variant in storage.packing
+        packings = (variant,) if variant in storage.packing else storage.packing
         # Words without filler bits are packed alike.
-        is_same_packing = _WORD_BITS % row.bits == 0
-        for packing in (
-            (statements.variant,)
-            if is_packing
-            else storage.packing[: 1 if is_same_packing else None]
-        ):
+        for packing in packings[: 1 if _WORD_BITS % row.bits == 0 else None]:
             arguments = {
                 "scheme": name,
-                "recipe": statements.recipe.name,
-                "block": block,
-                "axis": statements.axis,
+                "recipe": recipe.name,
+                "block": block or block_pair(layout.block or row.block),
+                "axis": axis,
                 "layout": layout,
-                "variant": packing if packing != storage.packing[0] else statements.variant,
+                "variant": packing if packing != storage.packing[0] else variant,
                 **arrays,
             }
             room = shape if shape is not None else _room(arguments, row)
-            more = None if room is None else _split(arguments, statements.recipe, room)
+            more = None if room is None else _split(arguments, recipe, room)
             if more is not None:
                 yield arguments | {"shape": room} | more
 
@@ -286,12 +264,9 @@ def _stated_shape(
     return shape
 
 
-def _arrays(match: Match[_NamedPart]) -> dict[str, Any]:
-    """Return the arguments of the quantized array for which the parts stand."""
-    arguments: dict[str, Any] = {
-        "data": match.payload.array,
-        "extras": _state(match).get("extras", {}),
-    }
+def _arrays(match: Match[_NamedPart], extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the quantized array for which the parts stand, beside extra ones."""
+    arguments: dict[str, Any] = {"data": match.payload.array, "extras": dict(extras)}
     for part, tensor in match.parts.values():
         if part.role in _ARGUMENTS:
             arguments[_ARGUMENTS[part.role]] = tensor.array

@@ -99,7 +99,8 @@ def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
         # Each matrix of a stack may have a scale of its own.
         if part is not None and math.prod(shapes[name]) == parts[name].size:
             parts[name] = parts[name].reshape(shapes[name])
-    return replace(q, recipe=recipe.name, layout=layout, **parts)
+    parts |= {"recipe": recipe.name, "layout": layout}
+    return replace(q, **parts)
 
 
 def _dtype_of_codes(q: StoredArray, target: Views) -> np.dtype[Any]:
@@ -150,6 +151,8 @@ def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
 
 
 _BYTE = 8
+# What of a storage changes no byte of codes and scales of blocks: names of dtypes, shapes, what the
+# global scale does, and how products are rounded.
 _ALIKE: dict[str, Any] = {
     "global_use": "multiply",
     "container": None,
@@ -161,9 +164,6 @@ _ALIKE: dict[str, Any] = {
     "narrow": False,
     "inner": False,
 }
-"""What of a storage changes no byte of codes and scales of blocks: names of dtypes, shapes, what
-the global scale does, and how products are rounded.
-"""
 
 
 def stem_of(layout: Layout) -> str:

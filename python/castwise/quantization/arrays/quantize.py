@@ -33,7 +33,6 @@ from castwise.quantization.arrays._arguments import (
     magnitude,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
-from castwise.quantization.arrays.block_types import BeyondFloat16Error, encode_type
 from castwise.quantization.arrays.scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays.views import (
     Array,
@@ -49,6 +48,8 @@ from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
     FALLBACKS,
     WHOLE_BLOCKS,
+    BeyondFloat16Error,
+    encode_type,
     type_of_scheme,
 )
 from castwise.quantization.producers.geometry import MATRIX
@@ -68,8 +69,8 @@ from castwise.quantization.producers.schemes import (
 )
 from castwise.text.wording import check_switch
 
+# Elements that are encoded, and compared with others, sooner than the core is told how.
 _SMALL = 1 << 14
-"""Elements that are encoded, and compared with others, sooner than the core is told how."""
 
 
 def quantize(
@@ -196,7 +197,11 @@ def quantize(
     weights = None if importance is None else _read_importance(importance)
     q, plan = _planned_and_made(array, request, amax, threads, weights)
     if plan.is_bounded:
-        warn_of_scales(array, q, partial(_near_one, plan, amax, threads, weights))
+
+        def encode(x: Array, factor: float) -> QuantizedArray:
+            return _encode(x, plan, None if amax is None else amax * factor, threads, weights)
+
+        warn_of_scales(array, q, encode)
     return q
 
 
@@ -347,18 +352,6 @@ def _planned_and_made(
         return _of_nothing(array, plan, request, amax), plan
     largest = None if amax is None else magnitude(amax)
     return _encode(array, plan, largest, threads, importance), plan
-
-
-def _near_one(  # noqa: PLR0917
-    plan: _Plan,
-    amax: float | None,
-    threads: int | None,
-    importance: Array | None,
-    array: Array,
-    factor: float,
-) -> QuantizedArray:
-    largest = None if amax is None else amax * factor
-    return _encode(array, plan, largest, threads, importance)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -613,9 +606,8 @@ def core_encoding(
     if not _lies_alike(plan, views_of(q)):
         return False
     if x.size <= _SMALL:
-        parts = _encoded_parts(x, plan, amax)
-        stored = (q.data, q.scale) if q.global_scale is None else (q.data, q.scale, q.global_scale)
-        return len(parts) == len(stored) and all(map(_have_same_bits, parts, stored))
+        names, encoded = ("data", "scale", "global_scale"), _encode(x, plan, amax, 1)
+        return all(_have_same_bits(getattr(encoded, name), getattr(q, name)) for name in names)
     scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
     # Where scales are rounded before they multiply, the core does not see those that are stored.
     is_seen = not plan.views.storage.inner
@@ -628,18 +620,11 @@ def core_encoding(
     return encoding if second == np.asarray(level, np.float32).reshape(()) else False
 
 
-def _have_same_bits(one: Array, other: Array) -> bool:
-    """Return True if two small arrays of perhaps other shapes have the same elements."""
+def _have_same_bits(one: Array | None, other: Array | None) -> bool:
+    """Return True if arrays, perhaps of other shapes, have the same bits, or there are none."""
+    if one is None or other is None:
+        return one is other
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
-
-
-def _encoded_parts(x: Array, plan: _Plan, amax: float | None) -> Sequence[Array]:
-    """Return codes, scales, and the global scale if there is one, of a small matrix."""
-    for known_encoder in plan.encoders if amax is None else ():
-        if (arrays := known_encoder.encode(x, 1)) is not None:
-            return arrays
-    q = _encode(x, plan, amax, 1)
-    return (q.data, q.scale) if q.global_scale is None else (q.data, q.scale, q.global_scale)
 
 
 @lru_cache(1 << 10)

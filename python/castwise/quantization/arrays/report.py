@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from castwise._core import CastReport, Comparison, compare, format_name
+from castwise._options import Arithmetic
+from castwise.quantization.arrays.decode import decode_array
+from castwise.quantization.arrays.views import StoredArray
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief_fields, short
@@ -62,22 +64,15 @@ class QuantizationReport(Rendered):
         return [Table.of((), rows)]
 
 
-class _Decodable(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...] | None: ...
-    @property
-    def bits_per_weight(self) -> float: ...
-
-
 def report_on(
-    q: _Decodable, x: NDArray[Any], decode: Callable[[Any, DTypeLike], NDArray[Any]]
+    q: StoredArray, x: NDArray[Any], *, arithmetic: Arithmetic, bits_per_weight: float
 ) -> QuantizationReport:
     """Compare an array with what a quantized one decodes to, in float64."""
     if x.shape != q.shape:
         raise ValueError(f"x has shape {x.shape}; use {q.shape}.")
     if format_name(x.dtype.name) is None or x.dtype.kind == "c":
         x = x.astype(np.float64)
-    comparison = compare(x, decode(q, "float64"), measure=True)
+    comparison = compare(x, decode_array(q, np.float64, arithmetic=arithmetic), measure=True)
     losses = comparison.report
     assert losses is not None and comparison.finite is not None  # noqa: PT018, S101
     assert comparison.finite_equal is not None and comparison.rms_error is not None  # noqa: PT018, S101
@@ -92,7 +87,7 @@ def report_on(
         index=None if index is None else tuple(int(axis) for axis in index),
         rms_error=comparison.rms_error,
         sqnr_db=_decibels(losses),
-        bits_per_weight=q.bits_per_weight,
+        bits_per_weight=bits_per_weight,
     )
 
 

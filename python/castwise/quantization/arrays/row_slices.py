@@ -66,20 +66,11 @@ def rows_of(
     if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
         raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
 
-    if not place and stop - start == rows:
-        return q._with(
-            data=q.data[...],
-            scale=q.scale[...],
-            global_scale=None if q.global_scale is None else q.global_scale[...],
-            zero_point=None if q.zero_point is None else q.zero_point[...],
-            extras=MappingProxyType({name: part[...] for name, part in q.extras.items()}),
-        )
-
     matrix_index: tuple[Any, ...] = (*place, ...)
 
     def cut_part(name: str, part: Array | None) -> Array | None:
-        if part is None:
-            return None
+        if part is None or (not place and stop - start == rows):
+            return part if part is None else part[...]
         row_axis = axes.get(name)
         if row_axis is None:
             # Each matrix may have a scale of its own.

@@ -16,12 +16,12 @@ from castwise.quantization.producers.layouts import E8M0
 from castwise.quantization.producers.registry import written_layout
 from castwise.quantization.producers.schemes import Scheme, has_global_scale, schemes
 
+# Quantizes an array in the same way, given by which factor it is that of before.
 Encode = Callable[[Array, float], QuantizedArray]
-"""Quantizes an array in the same way, given by which factor it is that of before."""
 
 _MOST_LOST_DB = 0.75
+# Below it MLX' steps of at least 1e-7, and Keras' addition of it, may say more than a block.
 _LEAST_AMAX = 1e-4
-"""Below it MLX' steps of at least 1e-7, and Keras' addition of it, may say more than a block."""
 
 
 def amax_bounds(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
+from castwise._options import StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair
 from castwise.quantization.producers.geometry import (
     MATRIX,
@@ -259,48 +260,39 @@ def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
     return fields
 
 
-class StoredGeometry(Protocol):
-    """What the geometry of a quantized array depends on."""
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredArray:
+    """The geometry and the parts of a quantized array, which is all that its decoding needs."""
 
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...] | None: ...
-    @property
-    def recipe(self) -> str | None: ...
-    @property
-    def block(self) -> int | Sequence[int] | None: ...
-    @property
-    def axis(self) -> int: ...
-    @property
-    def variant(self) -> str | None: ...
-    @property
-    def layout(self) -> Layout | None: ...
+    scheme: StoredScheme
+    data: Array
+    scale: Array
+    global_scale: Array | None = None
+    zero_point: Array | None = None
+    shape: tuple[int, ...] | None = None
+    recipe: StoredRecipe | None = field(default=None, kw_only=True)
+    block: int | Sequence[int] | None = field(default=None, kw_only=True)
+    axis: int = field(default=-1, kw_only=True)
+    extras: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
+    variant: Variant | None = field(default=None, kw_only=True)
+    layout: Layout | None = field(default=None, kw_only=True)  # a row of the table of layouts
+    # What decodes the parts, by arithmetic, once they were decoded
+    _ready: dict[str, _core.BlockDecoder] = field(default_factory=dict, init=False)
 
-
-class StoredArray(StoredGeometry, Protocol):
-    """A quantized array, as the modules below its class see it: its geometry and its parts."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def data(self) -> Array: ...
-    @property
-    def scale(self) -> Array: ...
-    @property
-    def global_scale(self) -> Array | None: ...
-    @property
-    def zero_point(self) -> Array | None: ...
-    @property
-    def extras(self) -> Mapping[str, Array]: ...
-    @property
-    def _ready(self) -> dict[str, _core.BlockDecoder]: ...
     @classmethod
-    def _of_fields(cls, fields: dict[str, Any]) -> Self: ...
-    def _with(self, **fields: object) -> Self: ...
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        """Make an array that owns a dict of all fields in their final form, whose parts fit."""
+        instance = object.__new__(cls)
+        # At once: a call for each field would take longer than a small array.
+        object.__setattr__(instance, "__dict__", fields)
+        return instance
+
+    def _with(self, **fields: object) -> Self:
+        """Make an array of cuts of parts that fit each other."""
+        return self._of_fields(self.__dict__ | {"_ready": {}} | fields)
 
 
-def views_of(q: StoredGeometry) -> Views:
+def views_of(q: StoredArray) -> Views:
     """Return the geometry of a quantized array."""
     if q.layout is None or q.shape is None or q.block is None:
         raise ValueError("the quantized array has no geometry yet.")

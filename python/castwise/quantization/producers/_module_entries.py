@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from castwise._core import PolicyMap
-from castwise.quantization.producers.stated import unknown_key
+from castwise.quantization.producers.stated import object_at, unknown_key
 
+# Those that change bits, groups or order, and those that only say how codes were chosen.
 _GPTQ_KEYS = frozenset(
     (
         "bits",
@@ -24,7 +25,6 @@ _GPTQ_KEYS = frozenset(
         "mse",
     )
 )
-"""Those that change bits, groups or order, and those that only say how codes were chosen."""
 
 _AUTO_ROUND_KEYS = frozenset(
     (
@@ -40,19 +40,19 @@ _AUTO_ROUND_KEYS = frozenset(
     )
 )
 
+# The method whose tensors each `packing_format` of auto-round has; zero points are v1's.
 _PACKINGS = {
     "auto_gptq": "gptq",
     "auto_round:auto_gptq": "gptq",
     "auto_round:gptq": "gptq",
     "auto_round:fp8": "fp8",
 }
-"""The method whose tensors each `packing_format` of auto-round has; zero points are v1's."""
 
 _AUTO_ROUND = "auto-round"
 _NOT_QUANTIZED_BITS = 16
 _LEFT_OUT = {"bits": _NOT_QUANTIZED_BITS}
+# What names a module itself: auto-round's patterns have other characters.
 _NAME = re.compile(r"[\w.-]+")
-"""What names a module itself: auto-round's patterns have other characters."""
 
 
 class ModuleValues(NamedTuple):
@@ -84,33 +84,35 @@ def module_values(section: Mapping[str, Any]) -> Callable[[str], ModuleValues]:
     GPTQModel and vLLM have it; of auto-round's `extra_config` the name itself, then the first
     pattern that matches anywhere in it.
     """
-    dynamic, extra = section.get("dynamic"), section.get("extra_config")
-    if section.get("quant_method") == _AUTO_ROUND:
-        return _by_entries(section, _of_auto_round(extra), _AUTO_ROUND_KEYS)
-    return _by_entries(section, _of_gptq(dynamic), _GPTQ_KEYS)
+    is_auto_round = section.get("quant_method") == _AUTO_ROUND
+    entries = object_at(section, "extra_config" if is_auto_round else "dynamic")
+    if not entries:
+        return lambda module: ModuleValues(section)
+    known_keys = _AUTO_ROUND_KEYS if is_auto_round else _GPTQ_KEYS
+    names = {key for key in entries if is_auto_round and _NAME.fullmatch(key)}
+    keys = tuple(key for key in entries if key not in names)
+    patterns, problem = _compile("search" if is_auto_round else "fullmatch", keys)
 
+    def values(module: str) -> ModuleValues:
+        if module in names:
+            entry = entries[module]
+        elif problem is not None:
+            return ModuleValues(section, problem)
+        else:
+            match = patterns.find(module)
+            if match is None:
+                return ModuleValues(section)
+            key = match[1]
+            entry = _LEFT_OUT if key.startswith("-:") else entries[key]
+        if not isinstance(entry, dict):
+            return ModuleValues(section, f"states {entry!r} of it, which is not an object")
+        statements = {key: value for key, value in entry.items() if value is not None}
+        bits = statements.get("bits")
+        if isinstance(bits, int) and bits >= _NOT_QUANTIZED_BITS:
+            return ModuleValues(section, "states that it is not quantized")
+        return ModuleValues({**section, **statements}, unknown_key(entry, known_keys))
 
-class _Entries(NamedTuple):
-    """What is stated of single modules: by their names, and by patterns in order."""
-
-    entries: Mapping[str, Any]  # by name or pattern
-    names: Collection[str]  # those that name a module itself
-    patterns: PolicyMap  # which of the patterns a name matches
-    problem: str | None
-
-
-def _of_gptq(dynamic: object) -> _Entries | None:
-    if not isinstance(dynamic, dict) or not dynamic:
-        return None
-    return _Entries(dynamic, (), *_compile("fullmatch", tuple(dynamic)))
-
-
-def _of_auto_round(extra: object) -> _Entries | None:
-    if not isinstance(extra, dict) or not extra:
-        return None
-    names = {key for key in extra if _NAME.fullmatch(key)}
-    patterns = tuple(key for key in extra if key not in names)
-    return _Entries(extra, names, *_compile("search", patterns))
+    return values
 
 
 @lru_cache(16)  # a section is asked for each weight
@@ -128,35 +130,3 @@ def _compile(
         except (ValueError, TypeError):
             problem = f"has the pattern {key!r}, which castwise cannot match in bounded time"
     return policies, problem
-
-
-def _by_entries(
-    section: Mapping[str, Any], entries: _Entries | None, known_keys: frozenset[str]
-) -> Callable[[str], ModuleValues]:
-    if entries is None:
-        return lambda module: ModuleValues(section)
-
-    def values(module: str) -> ModuleValues:
-        if module in entries.names:
-            entry = entries.entries[module]
-        elif entries.problem is not None:
-            return ModuleValues(section, entries.problem)
-        else:
-            match = entries.patterns.find(module)
-            if match is None:
-                return ModuleValues(section)
-            key = match[1]
-            entry = _LEFT_OUT if key.startswith("-:") else entries.entries[key]
-        if not isinstance(entry, dict):
-            return ModuleValues(section, f"states {entry!r} of it, which is not an object")
-        statements = {key: value for key, value in entry.items() if value is not None}
-        if _is_left(statements):
-            return ModuleValues(section, "states that it is not quantized")
-        return ModuleValues({**section, **statements}, unknown_key(entry, known_keys))
-
-    return values
-
-
-def _is_left(entry: Mapping[str, Any]) -> bool:
-    bits = entry.get("bits")
-    return isinstance(bits, int) and bits >= _NOT_QUANTIZED_BITS

@@ -10,7 +10,6 @@ import numpy as np
 from castwise.quantization.producers._module_entries import module_values, tensors_of
 from castwise.quantization.producers.layouts import (
     OF_WORD,
-    OTHER,
     ZERO,
     Layout,
     Part,
@@ -39,7 +38,7 @@ _GPTQ_LAYOUT = Layout(
     (
         scale_part("scales"),
         Part("qzeros", ZERO, OF_WORD, distinct=True),
-        Part("g_idx", OTHER, OF_WORD, distinct=True, use="group index"),
+        Part("g_idx", formats=OF_WORD, distinct=True, use="group index"),
     ),
     columns=(1, 1),
     storage=Storage(
@@ -51,13 +50,13 @@ _GPTQ_LAYOUT = Layout(
     ),
 )
 
+# The keys of the order of words: that of GPTQModel and transformers, its alias, and AutoAWQ's.
 _FORMAT_KEYS = ("format", "checkpoint_format", "version")
-"""The keys of the order of words: that of GPTQModel and transformers, its alias, and AutoAWQ's."""
 
 _WORD = np.dtype(np.int32).name
 _DEFAULT_FORMAT = {"gptq": "gptq", "awq": "gemm"}
+# Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words.
 _PLANAR_BITS = (3, 5, 6, 7)
-"""Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words."""
 
 
 def _read(section: Mapping[str, Any]) -> Describe:

@@ -11,7 +11,6 @@ from castwise.quantization.producers.layouts import (
     OF_F32,
     OF_I8,
     OF_U8,
-    OTHER,
     SCALE,
     Layout,
     Part,
@@ -61,14 +60,13 @@ BITSANDBYTES = Producer(
                     Part(".absmax", SCALE, (*OF_F32, *OF_U8), is_required=True, distinct=True),
                     Part(
                         f".quant_state.bitsandbytes__{kind}",
-                        OTHER,
-                        OF_U8,
+                        formats=OF_U8,
                         is_required=True,
                         distinct=True,
                         use="state",
                     ),
                     *(
-                        Part(f".{name}", OTHER, OF_F32, distinct=True, use=use)
+                        Part(f".{name}", formats=OF_F32, distinct=True, use=use)
                         for name, use in (
                             ("quant_map", "code map"),
                             ("nested_absmax", "nested scale"),

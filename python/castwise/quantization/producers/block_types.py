@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
-from castwise._core import decode_block_type
+from castwise._core import cast, decode_block_type, encode_block_type
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 
 
@@ -32,6 +33,7 @@ def _integers(bits: int, *, bias: bool) -> Layout:
     return _row(f"int{bits}_group", 32, storage)
 
 
+# The layout of each type whose scales and codes are parts of an array.
 TYPES: Mapping[str, Layout] = {
     "Q8_0": _row("int8_group", 32, Storage(fields=(("scale", 2), ("data", 32)))),
     "Q4_0": _integers(4, bias=False),
@@ -53,8 +55,8 @@ TYPES: Mapping[str, Layout] = {
         ),
     ),
 }
-"""The layout of each type whose scales and codes are parts of an array."""
 
+# The layout of each type that castwise writes, whose blocks are parts of an array.
 WHOLE_BLOCKS: Mapping[str, Layout] = {
     name: _row(
         name.lower(),
@@ -63,8 +65,11 @@ WHOLE_BLOCKS: Mapping[str, Layout] = {
     )
     for name, elements, size, _, place in _core.block_types()
 }
-"""The layout of each type that castwise writes, whose blocks are parts of an array."""
 
+# Types of blocks: the number that files have for one, and the elements and bytes of a block.
+#
+# Those without a layout are decoded by llama.cpp's own package; its `GGML_QUANT_SIZES` are the
+# same.
 BLOCK_TYPES: Mapping[str, tuple[int, int, int]] = {
     "Q4_0": (2, 32, 18),
     "Q4_1": (3, 32, 20),
@@ -90,11 +95,10 @@ BLOCK_TYPES: Mapping[str, tuple[int, int, int]] = {
     "MXFP4": (39, 32, 17),
     "NVFP4": (40, 64, 36),
 }
-"""Types of blocks: the number that files have for one, and the elements and bytes of a block.
 
-Those without a layout are decoded by llama.cpp's own package; its `GGML_QUANT_SIZES` are the same.
-"""
-
+# What `general.file_type` states of a file whose weights are of a type: `llama_ftype`.
+#
+# A file of one K-quant states the small mix of that type (`MOSTLY_Q4_K_S`).
 FILE_TYPES: Mapping[str, int] = {
     "Q4_0": 2,
     "Q4_1": 3,
@@ -108,11 +112,8 @@ FILE_TYPES: Mapping[str, int] = {
     "Q6_K": 18,
     "MXFP4": 38,
 }
-"""What `general.file_type` states of a file whose weights are of a type: `llama_ftype`.
 
-A file of one K-quant states the small mix of that type (`MOSTLY_Q4_K_S`).
-"""
-
+# The mixes of types that llama.cpp knows by names: the usual type, and the type of the file.
 MIXES: Mapping[str, tuple[str, int]] = {
     "q3_k_s": ("q3_k", 11),
     "q3_k_m": ("q3_k", 12),
@@ -122,8 +123,8 @@ MIXES: Mapping[str, tuple[str, int]] = {
     "q5_k_s": ("q5_k", 16),
     "q5_k_m": ("q5_k", 17),
 }
-"""The mixes of types that llama.cpp knows by names: the usual type, and the type of the file."""
 
+# What llama.cpp takes for rows that are no whole blocks of 256 (`tensor_type_fallback`).
 FALLBACKS: Mapping[str, str] = {
     "Q2_K": "Q4_0",
     "Q3_K": "Q4_0",
@@ -131,10 +132,9 @@ FALLBACKS: Mapping[str, str] = {
     "Q5_K": "Q5_1",
     "Q6_K": "Q8_0",
 }
-"""What llama.cpp takes for rows that are no whole blocks of 256 (`tensor_type_fallback`)."""
 
+# The bits of a code of each type that castwise writes.
 WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits, _ in _core.block_types()}
-"""The bits of a code of each type that castwise writes."""
 
 
 @cache
@@ -154,9 +154,34 @@ def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
     return values
 
 
+class BeyondFloat16Error(ValueError):
+    """A scale is beyond the range of float16."""
+
+
+def encode_type(array: NDArray[Any], name: str, threads: int | None = 1) -> NDArray[np.uint8]:
+    """Return the blocks of a matrix (rows, columns).
+
+    BeyondFloat16Error: no float16 holds the scale of a block.
+    ValueError: rows are no whole blocks.
+    """
+    _, elements, size = BLOCK_TYPES[name]
+    rows, columns = array.shape
+    values = np.ascontiguousarray(cast(array, np.float32, threads=threads))
+    blocks = np.empty((rows, columns // elements, size), np.uint8)
+    overflow = encode_block_type(values, blocks, name)
+    if overflow is not None:
+        row, block = divmod(overflow, columns // elements)
+        peak = float(np.abs(array.reshape(-1, elements)[overflow].astype(np.float64)).max())
+        raise BeyondFloat16Error(
+            f"the scale of block {block} of row {row}, whose largest magnitude is {peak:.6g}, is "
+            "beyond the range of float16"
+        )
+    return blocks
+
+
+# What llama.cpp reads beside a weight of any type, one for each expert, in the place of ".weight":
+# what its product is multiplied by, and the scale of its inputs.
 ROLES: Mapping[str, str] = {".scale": GLOBAL, ".input_scale": ACTIVATION}
-"""What llama.cpp reads beside a weight of any type, one for each expert, in the place of ".weight":
-what its product is multiplied by, and the scale of its inputs."""
 
 
 def names_beside(weight: str, ending: str, count: int) -> list[str]:

@@ -19,7 +19,6 @@ from castwise.quantization.producers.layouts import (
     OF_FP8,
     OF_I8,
     OF_U8,
-    OTHER,
     PRE,
     SCALE,
     ZERO,
@@ -31,7 +30,6 @@ from castwise.quantization.producers.layouts import (
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.producer import (
     Configuration,
-    EncodedModules,
     Marker,
     Producer,
     Statements,
@@ -46,6 +44,7 @@ from castwise.quantization.producers.stated import (
     Stated,
     Stored,
     json_of,
+    object_at,
     parsed_object,
     unknown_key,
 )
@@ -61,17 +60,18 @@ from castwise.quantization.producers.stored_weight import (
 _NAME = "comfy"
 _TILE_ROWS = TILE[0]
 
+# Rows and columns are padded to multiples of so many.
 _PADDING = {"nvfp4": 16, "mxfp8_e4m3": 32}
-"""Rows and columns are padded to multiples of so many."""
 
 
 def _tile(scheme: str) -> tuple[int, int]:
     return _PADDING[scheme], _PADDING[scheme]
 
 
+# Under which converters for ComfyUI state the shape without padding.
 _SHAPE_KEY = "orig_shape"
-"""Under which converters for ComfyUI state the shape without padding."""
 
+# Of `convrot` the value decides: rotated codes are refused.
 _KEYS = frozenset(
     (
         "format",
@@ -84,8 +84,8 @@ _KEYS = frozenset(
         "convrot_groupsize",
     )
 )
-"""Of `convrot` the value decides: rotated codes are refused."""
 
+# The schemes that ComfyUI names as formats of layers.
 _SCHEMES = {
     "fp8": "fp8_tensor",  # as ModelOpt writes it for ComfyUI
     "float8_e4m3fn": "fp8_tensor",
@@ -95,9 +95,8 @@ _SCHEMES = {
     "int8_tensorwise": "int8_tensor",
     "awq_w4a16": "int4_group",
 }
-"""The schemes that ComfyUI names as formats of layers."""
 
-_MARKER = Part("comfy_quant", OTHER, OF_U8, is_required=True, distinct=True, use="marker")
+_MARKER = Part("comfy_quant", formats=OF_U8, is_required=True, distinct=True, use="marker")
 
 _LAYOUTS = (
     replace(FP8_SCALE, storage=Storage(inner=True)),
@@ -114,9 +113,7 @@ _WRITTEN = (
 
 def _read(layers: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
-        entry = layers.get(module)
-        if not isinstance(entry, dict):
-            return Stated()
+        entry = object_at(layers, module)
         name, problem = entry.get("format"), unknown_key(entry, _KEYS)
         if entry.get("convrot"):
             problem = "states convrot of it, so that its codes are rotated; ComfyUI reads it"
@@ -153,8 +150,7 @@ def _rule(case: StoredWeight) -> WeightForm:
     """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
     scheme, marker = case.scheme, case.part("comfy_quant")
     module = case.payload.removesuffix(".weight")
-    entry = case.section.get(module)
-    state: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+    state = object_at(case.section, module)
     if marker is not None:
         state = case.json(marker)
         if (unknown := unknown_key(state, _KEYS)) is not None:
@@ -241,11 +237,6 @@ def _check_columns(case: StoredWeight, last: int) -> None:
     raise Undecodable("its last column is zero, which may be padding")
 
 
-def _write(_modules: EncodedModules) -> Statements:
-    """Every weight states it for itself, in a tensor."""
-    return Statements({}, {}, {})
-
-
 _FORMS = same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor")
 
 COMFY = Producer(
@@ -262,10 +253,7 @@ COMFY = Producer(
         *(
             replace(
                 layout,
-                parts=(
-                    *layout.parts,
-                    _MARKER,
-                ),
+                parts=(*layout.parts, _MARKER),
                 parameters=("weight",),
             )
             for layout in _LAYOUTS
@@ -295,7 +283,8 @@ COMFY = Producer(
     configuration=Configuration(
         metadata_key=_METADATA_KEY, metadata_section=_metadata_section, metadata_reader=_read
     ),
-    writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
+    # Every weight states it for itself, in a tensor.
+    writing=Writing(rows=_WRITTEN, write=lambda _: Statements(), states_several=True),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
     marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker, shape_key=_SHAPE_KEY),
 )

@@ -28,7 +28,6 @@ from castwise.quantization.producers.layouts import (
     OF_I8,
     OF_U8,
     OF_WORD,
-    OTHER,
     U8,
     ZERO,
     Layout,
@@ -55,6 +54,8 @@ from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
+    object_at,
+    objects_at,
     pair_of_sizes,
     positive_integer,
     sides_of,
@@ -64,11 +65,12 @@ from castwise.quantization.producers.stated import (
 _NAME = "compressed-tensors"
 _CACHE_KEY = "kv_cache_scheme"
 
+# The flags of a regular expression for the whole of it.
 _FLAGS = re.compile(r"\(\?([aimsux]+)\)")
-"""The flags of a regular expression for the whole of it."""
 
 _SPARSE = ("sparse-", "marlin-")
 
+# The fields of `QuantizationArgs`.
 _KEYS = frozenset(
     (
         "num_bits",
@@ -85,7 +87,6 @@ _KEYS = frozenset(
         "observer_kwargs",
     )
 )
-"""The fields of `QuantizationArgs`."""
 
 _WRITTEN = (
     *(Written(f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
@@ -97,6 +98,10 @@ _WRITTEN = (
 )
 
 _TOKEN = {"strategy": "token", "group_size": None, "scale_dtype": None, "zp_dtype": None}
+# What the arguments of inputs have that those of weights have not, by scheme.
+#
+# After the presets FP8_DYNAMIC, FP8_BLOCK, MXFP4, MXFP6A8, MXFP8, W8A8 and W4AFP8 of 0.20
+# (`quantization/quant_scheme.py`). NVFP4 needs a global scale of the inputs, and so needs data.
 _DYNAMIC_INPUTS: Mapping[str, Mapping[str, Any]] = {
     "fp8_channel": _TOKEN,
     "fp8_block": {**_TOKEN, "strategy": "group", "group_size": 128},
@@ -106,11 +111,6 @@ _DYNAMIC_INPUTS: Mapping[str, Mapping[str, Any]] = {
     "int8_channel": _TOKEN,
     "int4_group": {**_TOKEN, "num_bits": 8, "type": "float"},
 }
-"""What the arguments of inputs have that those of weights have not, by scheme.
-
-After the presets FP8_DYNAMIC, FP8_BLOCK, MXFP4, MXFP6A8, MXFP8, W8A8 and W4AFP8 of 0.20
-(`quantization/quant_scheme.py`). NVFP4 needs a global scale of the inputs, and so needs data.
-"""
 
 _WRITTEN_DYNAMIC = (
     Written("fp8_channel", "float-quantized"),
@@ -129,14 +129,15 @@ _PACKED_WORDS = Layout(
     OF_WORD,
     (
         scale_part("_scale"),
-        Part("_shape", OTHER, OF_COUNTS, is_required=True, use="shape"),
+        Part("_shape", formats=OF_COUNTS, is_required=True, use="shape"),
         Part("_zero_point", ZERO, OF_WORD),
-        Part("_g_idx", OTHER, OF_WORD, use="group index"),
+        Part("_g_idx", formats=OF_WORD, use="group index"),
         *INPUTS,
     ),
     storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", has_groups=True),
 )
 
+# Of one zero point for all, which is not packed.
 _WORDS_OF_TENSOR = replace(
     _PACKED_WORDS,
     parts=tuple(
@@ -145,22 +146,19 @@ _WORDS_OF_TENSOR = replace(
     ),
     storage=Storage(np.int32, ("dense", "padded"), excess=True, has_groups=True, read_only=True),
 )
-"""Of one zero point for all, which is not packed."""
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
     inner = section.get(STATED_KEY)  # as in the older `compression_config`
     values = inner if isinstance(inner, dict) else section
-    groups = values.get("config_groups")
     schemes: dict[str, Stated] = {}
     classes: set[Stated] = set()
     patterns = PolicyMap("fullmatch", "first", linear=True)
-    for arguments in groups.values() if isinstance(groups, dict) else ():
-        weights = arguments.get("weights") if isinstance(arguments, dict) else None
+    for group in objects_at(values, "config_groups"):
+        weights, targets = group.get("weights"), group.get("targets")
         if not isinstance(weights, dict):
             continue
         statement = _stated_arguments(weights)
-        targets = arguments.get("targets")
         for target in targets if isinstance(targets, list) else ():
             if not isinstance(target, str):
                 continue
@@ -184,14 +182,10 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
 
 def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
-    groups = section.get("config_groups")
-    inputs = (
-        group.get("input_activations")
-        for group in (groups.values() if isinstance(groups, dict) else ())
-        if isinstance(group, dict)
-    )
+    groups = objects_at(section, "config_groups")
+    inputs = (object_at(group, "input_activations") for group in groups)
     # "local": but for a global scale, which is stored.
-    return any(isinstance(one, dict) and one.get("dynamic") in (True, "local") for one in inputs)
+    return any(arguments.get("dynamic") in (True, "local") for arguments in inputs)
 
 
 def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
@@ -237,12 +231,7 @@ def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say why weights of some forms, or of some transforms, are not decoded."""
-    sparsity = section.get("sparsity_config")
-    forms = [
-        section.get("format"),
-        *([sparsity.get("format")] if isinstance(sparsity, dict) else []),
-    ]
-    for form in forms:
+    for form in (section.get("format"), object_at(section, "sparsity_config").get("format")):
         if isinstance(form, str) and form.startswith(_SPARSE):
             return f"castwise cannot decode the format {form!r}; compressed-tensors reads it"
     if section.get("moe_sparsity_config"):
@@ -250,10 +239,6 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     if section.get("transform_config"):
         return "its weights are transformed (transform_config), which castwise cannot undo"
     return None
-
-
-def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
-    return _NAME if key == "compression_config" or "config_groups" in section else None
 
 
 def _write(modules: EncodedModules) -> Statements:
@@ -385,7 +370,9 @@ COMPRESSED_TENSORS = Producer(
         {_NAME: _read, "sparseml": _read},
         undecodable=_undecodable,
         quantizes_inputs=_quantizes_inputs,
-        unnamed_method=_unnamed_method,
+        unnamed_method=lambda key, section: (
+            _NAME if key == "compression_config" or "config_groups" in section else None
+        ),
         kept_keys={_NAME: "ignore"},
         cache_key=_CACHE_KEY,
     ),

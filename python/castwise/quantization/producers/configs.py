@@ -16,10 +16,9 @@ from castwise.quantization.producers.keras import KERAS
 from castwise.quantization.producers.producer import Section
 from castwise.quantization.producers.registry import (
     CONFIGS,
+    OWN_FILES,
     OWN_SECTIONS,
     PRODUCERS,
-    file_section,
-    is_own_file,
     owner_of_form,
     quantizes_inputs,
     reader_of,
@@ -36,11 +35,11 @@ from castwise.quantization.producers.stated import (
     parsed_object,
 )
 
+# The name among these of what `keras_layers.stated_layers` returns.
 MODEL = "model.keras"
-"""The name among these of what `keras_layers.stated_layers` returns."""
 
+# How deep the parts of a model may be nested.
 MAX_DEPTH = 8
-"""How deep the parts of a model may be nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,10 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
     if layers := configs.get(MODEL):
         name = KERAS.name
         of_files.append(Statement(CONFIG, name, (name,), no_statements(layers), layers))
-    of_tensors = [*_described_in(metadata)]
     return [
-        *(statement for is_before, statement in of_tensors if is_before),
+        *_described_in(metadata, is_first=True),
         *of_files,
-        *(statement for is_before, statement in of_tensors if not is_before),
+        *_described_in(metadata, is_first=False),
         *_in_metadata(metadata),
     ]
 
@@ -116,8 +114,8 @@ def _sections(name: str, config: object, depth: int) -> Iterator[Section]:
     """Find each section that states a method, also those of a model's parts."""
     if not isinstance(config, dict) or depth > MAX_DEPTH:
         return
-    if is_own_file(name):
-        if (section := file_section(name, config)) is not None:
+    if name in OWN_FILES:
+        if (section := OWN_FILES[name](config)) is not None:
             yield section
         return
     for key, _ in OWN_SECTIONS:
@@ -142,16 +140,16 @@ def method_of(key: str, section: Mapping[str, Any]) -> str | None:
     return unnamed_method(key, section) or ("unnamed" if section else None)
 
 
-def _described_in(metadata: Mapping[str, str]) -> Iterator[tuple[bool, Statement]]:
-    """Find what metadata state as one producer alone does, and whether it counts before all."""
+def _described_in(metadata: Mapping[str, str], *, is_first: bool) -> Iterator[Statement]:
+    """Find what metadata state as one producer alone does, before all else or after it."""
     for producer in PRODUCERS:
         name, configuration = producer.name, producer.configuration
         if configuration.metadata_reader is None or configuration.metadata_key not in metadata:
             continue
-        if (section := configuration.metadata_section(metadata)) is not None:
+        section = configuration.metadata_section(metadata)
+        if section is not None and producer.needs_metadata == is_first:
             describe = configuration.metadata_reader(section)
-            statement = Statement("metadata", name, (name,), describe, section)
-            yield configuration.metadata_first, statement
+            yield Statement("metadata", name, (name,), describe, section)
 
 
 def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
@@ -166,14 +164,14 @@ def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
 # the other; those of two parts contradict each other only where a weight may belong to both.
 
 _ALL = (*SECTIONS, "quantization")
+# Keys that list what is not quantized, whose names may begin with the part, and that tell of the
+# making of the model.
 _OF_NO_WEIGHT = frozenset(
     (
         *("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules"),
         *("quantization_status", "global_compression_ratio", "producer"),
     )
 )
-"""Keys that list what is not quantized, whose names may begin with the part, and that tell of the
-making of the model."""
 
 
 class Contradiction(NamedTuple):

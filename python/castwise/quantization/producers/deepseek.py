@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._float8_statements import quantizes_inputs, read_fp8
-from castwise.quantization.producers.geometry import MATRIX
+from castwise.quantization.producers.float8 import quantizes_inputs, read_fp8
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     INPUTS,
@@ -36,7 +34,7 @@ from castwise.quantization.producers.producer import (
     Written,
     in_section,
 )
-from castwise.quantization.producers.stated import constant_reader
+from castwise.quantization.producers.stated import constant_reader, pair_of_sizes
 
 _FP8_INVERSE = Layout(
     "fp8_{}",
@@ -76,20 +74,8 @@ def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
         yield re.escape(name) if is_end else name
 
 
-def _block_of_form(section: Mapping[str, Any]) -> tuple[int, int] | None:
-    sizes = section.get("weight_block_size")
-    if not isinstance(sizes, list) or len(sizes) != MATRIX:
-        return None
-    high, wide = sizes
-    return high, wide
-
-
-def _powers_stated(section: Mapping[str, Any]) -> str | None:
-    return "scale_fmt says ue8m0" if section.get("scale_fmt") == "ue8m0" else None
-
-
-_WIDENED_EXPERTS = Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
-"""States that experts of DeepSeek-V4 are stored as its other weights are."""
+# States that experts of DeepSeek-V4 are stored as its other weights are.
+_WIDENED_EXPERTS = Statements(edit=partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
 
 
 DEEPSEEK = Producer(
@@ -99,7 +85,9 @@ DEEPSEEK = Producer(
     configuration=Configuration(
         {"fp8": read_fp8, "mxfp8": constant_reader("mxfp8_e4m3", (1, 32))},
         kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
-        powers_stated=_powers_stated,
+        powers_stated=lambda section: (
+            "scale_fmt says ue8m0" if section.get("scale_fmt") == "ue8m0" else None
+        ),
         quantizes_inputs=quantizes_inputs,
     ),
     writing=Writing(rows=(Written("fp8_block", inputs="dynamic"),), write=_write),
@@ -128,7 +116,7 @@ DEEPSEEK_V4 = Producer(
     transcoding=Transcoding(
         forms_from=(("mxfp4", "fp8_block"),),
         forms_to=(("mxfp4", "fp8_block"),),
-        block_of_form=_block_of_form,
+        block_of_form=lambda section: pair_of_sizes(section.get("weight_block_size")),
         statements_of_form=_WIDENED_EXPERTS,
     ),
 )

@@ -12,6 +12,8 @@ from castwise.quantization.producers.layouts import WIDE
 from castwise.quantization.producers.names import Described, tail
 from castwise.quantization.producers.registry import MARKERS
 
+# As vLLM reads them of compressed-tensors, Quark, AutoFP8, ModelOpt and Mistral; of ModelOpt also
+# what it adds to the values, and its names before export.
 _OF_CACHES = re.compile(
     r"""(?:.*[./])?(?:
     (?:k|v|kv)_(?:cache_)?(?:scale|zero_point|global_scale)
@@ -22,8 +24,6 @@ _OF_CACHES = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
-"""As vLLM reads them of compressed-tensors, Quark, AutoFP8, ModelOpt and Mistral; of ModelOpt also
-what it adds to the values, and its names before export."""
 
 _OF_ATTENTION = re.compile(
     r"""(?:.*[./])?(?:
@@ -46,6 +46,7 @@ def scale_of_attention(name: str) -> str | None:
 
 _WEIGHT = "weight"
 _NUMBERED = "vars/"
+# Parameters of which a module may have several, so that one beside a payload is not part of it.
 _MODULE_PARAMETERS = (
     "gate_up_proj",
     "gate_proj",
@@ -55,10 +56,9 @@ _MODULE_PARAMETERS = (
     *("mlp1_weight", "mlp2_weight"),
     *("embeddings", "reverse_embeddings", "kernel"),
 )
-"""Parameters of which a module may have several, so that one beside a payload is not part of it."""
 
+# Names of biases, the second one that of routers, which nothing quantizes.
 _BIASES = ("bias", "e_score_correction_bias")
-"""Names of biases, the second one that of routers, which nothing quantizes."""
 
 
 def with_foreign(

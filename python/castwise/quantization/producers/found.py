@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,8 +56,8 @@ class QuantizedWeight:
     problem: str | None = None
     foreign: tuple[str, ...] = ()
     by_shapes: bool = field(default=False, metadata=LEFT_OUT)
+    # Private: the rows of the table of layouts that match it best.
     layouts: tuple[Layout, ...] = field(default=(), repr=False, compare=False, metadata=LEFT_OUT)
-    """Private: the rows of the table of layouts that match it best."""
 
     __repr__ = brief_fields
 
@@ -195,30 +195,34 @@ def add_prefix(quantization: Quantization, prefix: str) -> Quantization:
     """Put the folder of a component before all names."""
     if not prefix:
         return quantization
+
+    def prefixed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(prefix + name for name in names)
+
     return replace(
         quantization,
-        stated=tuple(prefix + text for text in quantization.stated),
+        stated=prefixed(quantization.stated),
         weights=tuple(
             replace(
                 weight,
                 name=prefix + weight.name,
                 payload=prefix + weight.payload,
                 parts={prefix + name: role for name, role in weight.parts.items()},
-                foreign=tuple(prefix + name for name in weight.foreign),
+                foreign=prefixed(weight.foreign),
             )
             for weight in quantization.weights
         ),
         orphans=tuple(
-            Orphan(
-                prefix + orphan.name,
-                orphan.is_payload,
-                tuple(prefix + name for name in orphan.missing),
-                None if orphan.plain is None else prefix + orphan.plain,
+            replace(
+                orphan,
+                name=prefix + orphan.name,
+                missing=prefixed(orphan.missing),
+                plain=None if orphan.plain is None else prefix + orphan.plain,
             )
             for orphan in quantization.orphans
         ),
-        others=tuple(prefix + name for name in quantization.others),
-        unreadable=tuple(prefix + text for text in quantization.unreadable),
+        others=prefixed(quantization.others),
+        unreadable=prefixed(quantization.unreadable),
     )
 
 

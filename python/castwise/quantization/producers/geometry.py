@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+# The axes of a matrix; those before them are a stack.
 MATRIX = 2
-"""The axes of a matrix; those before them are a stack."""
 
+# Rows and columns of scales that some producers store together.
 TILE = (128, 4)
-"""Rows and columns of scales that some producers store together."""
 
 _BYTE = 8
 _WORD_BITS = 32
@@ -30,6 +30,11 @@ def block_grid(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
     *stack, rows, columns = shape
     high, wide = block
     return *stack, ceil_div(rows, high or rows or 1), ceil_div(columns, wide or columns or 1)
+
+
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape without axes of one element."""
+    return tuple(filter((1).__ne__, shape))
 
 
 def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ _WRITTEN = tuple(
     for name in WRITTEN_TYPES
 )
 
+# Whose files state the scheme of each tensor, and whose tensors are single parts.
 GGUF = Producer(
     "gguf",
     (*TYPES.values(), *WHOLE_BLOCKS.values()),
@@ -51,12 +52,11 @@ GGUF = Producer(
     ),
     writing=Writing(
         rows=_WRITTEN,
-        write=lambda _: Statements({}, {}, {}),
+        write=lambda _: Statements(),
         states_several=True,
         embeddings="loaded",
     ),
 )
-"""Whose files state the scheme of each tensor, and whose tensors are single parts."""
 
 
 def block_decoder(

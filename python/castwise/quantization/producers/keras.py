@@ -15,7 +15,6 @@ from castwise.quantization.producers.layouts import (
     OF_I8,
     OF_REAL,
     OF_U8,
-    OTHER,
     ZERO,
     Layout,
     Part,
@@ -30,13 +29,13 @@ from castwise.quantization.producers.producer import Producer
 _VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 
 
+# What Keras keeps of a layer that computes in float8, after its float32 weights, in its order
+# (`variable_serialization_spec` of Dense): each scale with the maxima that it follows from.
 KERAS_FLOAT8 = tuple(
     f"keras_float8_{of}_{kind}"
     for of in ("inputs", "kernel", "outputs_grad")
     for kind in ("scale", "amax_history")
 )
-"""What Keras keeps of a layer that computes in float8, after its float32 weights, in its order
-(`variable_serialization_spec` of Dense): each scale with the maxima that it follows from."""
 
 Info = TypeVar("Info", bound=Described)
 
@@ -105,8 +104,8 @@ KERAS = Producer(
                 (
                     scale_part("_scale"),
                     Part("_zero", ZERO, (*OF_U8, *OF_I8)),
-                    Part("g_idx", OTHER, OF_REAL, use="group index"),
-                    Part("awq_scales", OTHER, OF_REAL, use="divisor"),
+                    Part("g_idx", formats=OF_REAL, use="group index"),
+                    Part("awq_scales", formats=OF_REAL, use="divisor"),
                 ),
                 parameters=parameters,
                 storage=storage,

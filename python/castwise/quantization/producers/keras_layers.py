@@ -20,7 +20,7 @@ from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deseri
 from castwise.quantization.producers.geometry import MATRIX, ceil_div
 from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stated import STATED_KEY
+from castwise.quantization.producers.stated import STATED_KEY, object_at
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
@@ -34,8 +34,8 @@ _POLICIES = (
 _REMEDY = "save the model with it (model.save to a .keras file)"
 _MAX_DEPTH = 200
 _CALIBRATED = ("gptq", "awq")
+# A key of EinsumDense's configuration that only packed codes need.
 _UNPACKED = "gptq_unpacked_column_size"
-"""A key of EinsumDense's configuration that only packed codes need."""
 
 _LOSES = (
     "Keras 3.14 and 3.15 leave the zero points of GPTQ and AWQ out of their files, and cannot load "
@@ -43,9 +43,9 @@ _LOSES = (
 )
 _LACKS = f"it lacks zero points, or the groups of inputs; {_LOSES}"
 _BYTE = 8
+# The mode of what is in an attention layer: the model states the layer alone, and its policy of
+# before.
 _BY_SHAPE = "by shape"
-"""The mode of what is in an attention layer: the model states the layer alone, and its policy of
-before."""
 
 _MULTI_HEAD = ("MultiHeadAttention", "CachedMultiHeadAttention")  # this one is KerasHub's
 _ATTENTION = (*_MULTI_HEAD, "GroupQueryAttention", "GroupedQueryAttention")
@@ -199,16 +199,12 @@ def plain_model(model: object, depth: int = 0) -> Any:  # noqa: ANN401  (of JSON
     if model.get("class_name") in _POLICIES and isinstance(config, dict):
         source = {"name": config.get("source_name")}
         return {**model, "class_name": "DTypePolicy", "config": source}
+    is_stated = str(object_at(model, STATED_KEY).get("module")).startswith("keras")
+    plain_keys = {_UNPACKED, *([STATED_KEY] if is_stated else [])}
     return {
-        key: None
-        if (key == STATED_KEY and _is_of_keras(value)) or key == _UNPACKED
-        else plain_model(value, depth + 1)
+        key: None if key in plain_keys else plain_model(value, depth + 1)
         for key, value in model.items()
     }
-
-
-def _is_of_keras(value: object) -> bool:
-    return isinstance(value, dict) and str(value.get("module")).startswith("keras")
 
 
 def describe_kernel(case: StoredWeight) -> WeightForm:

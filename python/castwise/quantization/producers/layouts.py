@@ -9,8 +9,8 @@ import numpy as np
 
 from castwise._core import finfo, formats
 
+# Parameters of experts in one tensor, which have no "weight" of their own.
 EXPERTS = ("gate_up_proj", "down_proj")
-"""Parameters of experts in one tensor, which have no "weight" of their own."""
 
 SCALE = "scale"
 ACTIVATION = "activation"
@@ -41,8 +41,8 @@ E4M3, E8M0, U8, I8 = OF_E4M3[0], OF_POWER[0], OF_U8[0], OF_I8[0]
 BF16 = _formats_of("BF16")[0]
 FLOAT8 = frozenset(OF_FP8)
 BYTES = frozenset((*OF_U8, *OF_I8))
+# Formats in which no method stores codes.
 WIDE = frozenset((*OF_REAL, *_formats_of("I64", "BOOL")))
-"""Formats in which no method stores codes."""
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -168,7 +168,7 @@ INPUTS = tuple(
         "activation_scale",
     )
 )
-PRE = Part("pre_quant_scale", OTHER, OF_REAL, distinct=True, use="factor")
+PRE = Part("pre_quant_scale", formats=OF_REAL, distinct=True, use="factor")
 SECOND = Part("_scale_2", GLOBAL, OF_F32, is_required=True)
 
 PLAIN = Storage()

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+# Where elements along an axis begin and end.
 Range = tuple[int, int]
-"""Where elements along an axis begin and end."""
 
 Item: TypeAlias = int | slice | EllipsisType
 Index: TypeAlias = Item | tuple[Item, ...]

@@ -13,7 +13,6 @@ from castwise.quantization.producers.layouts import (
     OF_REAL,
     OF_U8,
     OF_U32,
-    OTHER,
     Layout,
     Part,
     Storage,
@@ -29,7 +28,6 @@ from castwise.quantization.producers.producer import (
 )
 from castwise.quantization.producers.schemes import schemes
 from castwise.quantization.producers.stated import (
-    METHOD_KEYS,
     STATED_KEY,
     Describe,
     Stated,
@@ -49,8 +47,8 @@ _MODES = {
     "nvfp4": ("nvfp4", 16),
 }
 
+# What `to_quantized` takes where the entry of a layer says nothing; its mode is then affine.
 _GROUP, _BITS = 64, 4
-"""What `to_quantized` takes where the entry of a layer says nothing; its mode is then affine."""
 
 _WRITTEN = (
     *(
@@ -110,11 +108,6 @@ def _is_same_module(name: str, other: str) -> bool:
 _OWN_KEY, _GROUP_KEY = "quantization", "group_size"
 
 
-def _is_own_form(section: Mapping[str, Any]) -> bool:
-    """Return True for a section of the form that MLX gives it, under either of its keys."""
-    return section.keys().isdisjoint(METHOD_KEYS) and _GROUP_KEY in section
-
-
 def _rule(case: StoredWeight) -> WeightForm:
     """Describe MLX' words: a stream of codes, with a scale and perhaps a bias for each group."""
     is_affine = case.part("biases") is not None
@@ -146,7 +139,7 @@ MLX = Producer(
             "int_{}",
             "",
             OF_U32,
-            (scale_part("scales"), Part("biases", OTHER, OF_REAL, is_required=True, use="bias")),
+            (scale_part("scales"), Part("biases", formats=OF_REAL, is_required=True, use="bias")),
             parameters=("weight",),
             storage=Storage(np.uint32, is_unsigned=True, narrow=True),
         ),
@@ -175,8 +168,6 @@ MLX = Producer(
     ),
     scales="weight",
     rule=_rule,
-    configuration=Configuration(
-        {_NAME: _read}, is_own_form=_is_own_form, own_section=(_OWN_KEY, _GROUP_KEY)
-    ),
+    configuration=Configuration({_NAME: _read}, own_section=(_OWN_KEY, _GROUP_KEY)),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True, embeddings="loaded"),
 )

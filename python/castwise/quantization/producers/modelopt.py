@@ -22,7 +22,6 @@ from castwise.quantization.producers.layouts import (
     NVFP4,
     OF_F32,
     OF_U8,
-    OTHER,
     PRE,
     SECOND,
     U8,
@@ -49,6 +48,8 @@ from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
+    object_at,
+    objects_at,
     pair_of_sizes,
     unknown_key,
 )
@@ -76,6 +77,7 @@ _KEYS = frozenset(
     )
 )
 
+# The schemes of its algorithms; a group size is read from the section.
 _SCHEMES = {
     "FP8": "fp8_tensor",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8_channel",
@@ -93,7 +95,6 @@ _SCHEMES = {
     "MXFP8": "mxfp8_e4m3",
     "W4A8_MXFP4_FP8": "mxfp4",
 }
-"""The schemes of its algorithms; a group size is read from the section."""
 
 # Inputs are those of the presets of its 0.47 (`modelopt_recipes/configs/ptq/presets/model/`).
 _WRITTEN = (
@@ -117,11 +118,11 @@ _WRITTEN_WITH_INPUTS = (
 
 _DYNAMIC = frozenset(row.code for row in _WRITTEN if row.inputs == "dynamic")
 
+# What it calls an algorithm when inputs have scales, too.
 _WITH_INPUTS = {"W4A16_NVFP4": "NVFP4"}
-"""What it calls an algorithm when inputs have scales, too."""
 
+# What it always states beside an algorithm; readers take factors of inputs that are there.
 _ALSO = {"W4A16_AWQ": {"has_zero_point": False, "pre_quant_scale": True}}
-"""What it always states beside an algorithm; readers take factors of inputs that are there."""
 
 _EXPERTS = {
     "_scale": "_weight_scale",
@@ -152,9 +153,7 @@ def _experts(
 
 def _values(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     """Return what is stated of a module: of itself before what is stated of all."""
-    layers = section.get("quantized_layers")
-    entry = layers.get(module) if isinstance(layers, dict) else None
-    return {**section, **entry} if isinstance(entry, dict) else section
+    return {**section, **object_at(object_at(section, "quantized_layers"), module)}
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
@@ -163,8 +162,7 @@ def _read(section: Mapping[str, Any]) -> Describe:
         algorithm = values.get("quant_algo")
         scheme = _SCHEMES.get(algorithm.upper()) if isinstance(algorithm, str) else None
         needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
-        entry = None if values is section else section["quantized_layers"][module]
-        problem = None if entry is None else unknown_key(entry, _KEYS)
+        problem = unknown_key(object_at(object_at(section, "quantized_layers"), module), _KEYS)
         block = group_block(values.get("group_size"))
         if scheme == "fp8_block":  # which it states nowhere: a user may
             block = pair_of_sizes(values.get("weight_block_size"))
@@ -174,12 +172,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
 
 def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
-    layers = section.get("quantized_layers")
-    entries = [section, *(layers.values() if isinstance(layers, dict) else ())]
-    return any(
-        isinstance(entry, dict) and str(entry.get("quant_algo")).upper() in _DYNAMIC
-        for entry in entries
-    )
+    entries = [section, *objects_at(section, "quantized_layers")]
+    return any(str(entry.get("quant_algo")).upper() in _DYNAMIC for entry in entries)
 
 
 def _file_section(config: Mapping[str, Any]) -> Section | None:
@@ -272,7 +266,7 @@ MODELOPT = Producer(
             (
                 scale_part("_scale"),
                 PRE,
-                Part("_scale_2", OTHER, OF_F32, use="float8 scale"),
+                Part("_scale_2", formats=OF_F32, use="float8 scale"),
                 *INPUTS,
             ),
             storage=Storage(np.uint8, orientation="pairs"),

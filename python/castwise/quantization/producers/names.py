@@ -9,20 +9,20 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from castwise.quantization.producers.layouts import SCALE, Layout, Part
 
 
-class Described(Protocol):
+class Formatted(Protocol):
+    """A tensor whose format is known by name, None if the table has none for it."""
+
+    @property
+    def format(self) -> str | None: ...
+
+
+class Described(Formatted, Protocol):
     """A tensor as the headers of its container state it."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
-
+    def name(self) -> str: ...
     @property
-    def format(self) -> str | None:
-        """The name of its format, None if the table has none for it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its elements along each axis."""
+    def shape(self) -> tuple[int, ...]: ...
 
 
 @lru_cache(3 << 13)  # of one weight it is asked twenty times, in passes over all
@@ -49,13 +49,6 @@ def owner(part: str, name: str) -> str | None:
 
 
 # Which tensors beside a payload are the parts of a layout
-
-
-class Formatted(Protocol):
-    """A tensor whose format is known."""
-
-    @property
-    def format(self) -> str | None: ...
 
 
 T = TypeVar("T", bound=Formatted)

@@ -13,8 +13,8 @@ from castwise.quantization.producers.schemes import Scheme, has_bias, may_hold, 
 from castwise.quantization.producers.stated import STATED_KEY, StatementReader, Stored
 from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 
+# The scheme of a stored weight, and the one that it becomes with the same values.
 Form = tuple[str, str]
-"""The scheme of a stored weight, and the one that it becomes with the same values."""
 
 INTEGERS = tuple(
     f"int{bits}_{unit}"
@@ -81,10 +81,12 @@ class Encoding:
 class Statements:
     """What states how the weights of a component are stored."""
 
-    sections: Mapping[str, Any]  # members of `config.json`
-    files: Mapping[str, str]  # other files beside the tensors, with their texts
+    # Members of `config.json`
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    # Other files beside the tensors, with their texts
+    files: Mapping[str, str] = field(default_factory=dict)
     # The same for a file without a configuration; None if its producer has no such form.
-    metadata: Mapping[str, str] | None
+    metadata: Mapping[str, str] | None = field(default_factory=dict)
     # What makes the text of `config.json` follow, where its sections stay.
     edit: Callable[[str], str] | None = None
 
@@ -106,8 +108,8 @@ class EncodedModules:
         return sorted(counts, key=lambda encoding: -counts[encoding])
 
 
+# States how weights are stored, as a producer does.
 StatementWriter = Callable[[EncodedModules], Statements]
-"""States how weights are stored, as a producer does."""
 
 
 def in_section(section: Mapping[str, Any], **files: str) -> Statements:
@@ -115,11 +117,15 @@ def in_section(section: Mapping[str, Any], **files: str) -> Statements:
     return Statements({STATED_KEY: section}, files, {STATED_KEY: json.dumps(section)})
 
 
+# From a stored weight to what it is.
 Rule = Callable[[StoredWeight], WeightForm]
-"""From a stored weight to what it is."""
 
+# A method, and the section that states it.
 Section = tuple[str, Mapping[str, Any]]
-"""A method, and the section that states it."""
+
+
+def _nothing(*_: object) -> None:
+    """Say nothing of a section, as most producers do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +135,7 @@ class Configuration:
     # What reads a section of a configuration, by its names as `quant_method`.
     readers: Mapping[str, StatementReader] = field(default_factory=dict)
     # Says from a section why none of its weights is decoded.
-    undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
+    undecodable: Callable[[Mapping[str, Any]], str | None] = _nothing
     # By method, the key of a section that lists the modules that are not quantized.
     kept_keys: Mapping[str, str] = field(default_factory=dict)
     # The key of a section that states how the caches of attention are quantized.
@@ -137,24 +143,22 @@ class Configuration:
     # The file that it alone writes, None for those that `config.json` holds.
     config_file: str | None = None
     # Returns the method and the section that this file states.
-    file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
-    # Tells by a section, which names no method, that it is of a form that it alone writes.
-    is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
-    # The key, beside those of others, of such a section, and a key that this always has.
+    file_section: Callable[[Mapping[str, Any]], Section | None] = _nothing
+    # The key, beside those of others, of sections without a method that it alone writes, and a key
+    # that they always have.
     own_section: tuple[str, str] | None = None
     # Returns its method if a section without one, given its key, is of its form.
-    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] = _nothing
     # Says what of a section states that scales are powers of two; None where nothing does.
     powers_stated: Callable[[Mapping[str, Any]], str | None] | None = None
-    # Tells by a section whether inputs are quantized while the model runs; None where none says it.
-    quantizes_inputs: Callable[[Mapping[str, Any]], bool] | None = None
+    # Tells by a section whether inputs are quantized while the model runs.
+    quantizes_inputs: Callable[[Mapping[str, Any]], bool | None] = _nothing
     metadata_key: str | None = None  # the key of metadata that it alone writes
     # Returns what metadata with that key state as it alone does; None if that is nothing.
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] = dict
     metadata_reader: StatementReader | None = None  # what reads that
-    metadata_first: bool = False  # metadata tell more than the configuration beside them
     # Names the tensors that metadata describe, each under its own name.
-    described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None
+    described_tensors: Callable[[Mapping[str, str]], Sequence[str]] = lambda metadata: ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,7 +239,8 @@ class Producer:
     wrapped_zeros: str | None = None
     # Names of tensors, or what they hold, tell as well as a configuration does.
     is_evident: bool = False
-    needs_metadata: bool = False  # its tensors mean nothing without metadata
+    # Its tensors mean nothing without metadata, which tell more than a configuration beside them.
+    needs_metadata: bool = False
     # The type of models whose experts transformers loads only as this producer stores them.
     model_type: str | None = None
     # How configurations state it.

@@ -9,7 +9,14 @@ from typing import Any
 
 from castwise.quantization.producers.layouts import FP8_SCALE, INT8, MXFP4, MXFP8, OF_WORD, Layout
 from castwise.quantization.producers.producer import Configuration, Producer
-from castwise.quantization.producers.stated import Describe, Stated, group_block, unknown_key
+from castwise.quantization.producers.stated import (
+    Describe,
+    Stated,
+    group_block,
+    object_at,
+    objects_at,
+    unknown_key,
+)
 from castwise.quantization.producers.stored_weight import (
     StoredWeight,
     Undecodable,
@@ -17,6 +24,7 @@ from castwise.quantization.producers.stored_weight import (
     usual,
 )
 
+# The fields of Quark's `QTensorConfig`.
 _KEYS = frozenset(
     (
         "dtype",
@@ -39,7 +47,6 @@ _KEYS = frozenset(
         "max_input_numel",
     )
 )
-"""The fields of Quark's `QTensorConfig`."""
 
 _ELEMENTS = {
     "fp8_e4m3": "fp8",
@@ -57,13 +64,12 @@ _STRATEGIES = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "g
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
-    layers = section.get("layer_quant_config")
-    patterns: dict[str, Any] = layers if isinstance(layers, dict) else {}
+    patterns = object_at(section, "layer_quant_config")
 
     def describe(module: str, payload: str | None) -> Stated:
         # Patterns of layers have wildcards; with any, the global row need not hold.
-        config = patterns.get(module, None if patterns else section.get("global_quant_config"))
-        weight = config.get("weight") if isinstance(config, dict) else None
+        row, key = (patterns, module) if patterns else (section, "global_quant_config")
+        weight = object_at(row, key).get("weight")
         if isinstance(weight, list):
             return Stated(problem="states several steps of its weight; Quark reads it")
         if not isinstance(weight, dict):
@@ -95,11 +101,9 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
 
 
 def _quantizes_inputs(section: Mapping[str, Any]) -> bool:
-    layers = section.get("layer_quant_config")
-    entries = [section.get("global_quant_config")]
-    entries += layers.values() if isinstance(layers, dict) else ()
-    inputs = (entry.get("input_tensors") for entry in entries if isinstance(entry, dict))
-    return any(isinstance(one, dict) and one.get("is_dynamic") is True for one in inputs)
+    entries = [object_at(section, "global_quant_config")]
+    entries += objects_at(section, "layer_quant_config")
+    return any(object_at(entry, "input_tensors").get("is_dynamic") is True for entry in entries)
 
 
 def _rule(case: StoredWeight) -> WeightForm:

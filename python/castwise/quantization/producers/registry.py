@@ -10,26 +10,25 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from castwise.quantization.producers.autofp8 import AUTOFP8
 from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
 from castwise.quantization.producers.bitsandbytes import BITSANDBYTES
 from castwise.quantization.producers.comfy import COMFY
 from castwise.quantization.producers.compressed_tensors import COMPRESSED_TENSORS
 from castwise.quantization.producers.deepseek import DEEPSEEK, DEEPSEEK_V4
-from castwise.quantization.producers.fbgemm import FBGEMM
+from castwise.quantization.producers.float8 import AUTOFP8, FBGEMM, MISTRAL
 from castwise.quantization.producers.gguf import GGUF, block_decoder
 from castwise.quantization.producers.gpt_oss import GPT_OSS
 from castwise.quantization.producers.keras import KERAS
 from castwise.quantization.producers.layouts import Layout
-from castwise.quantization.producers.mistral import MISTRAL
 from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.names import tail
-from castwise.quantization.producers.producer import Producer, Section, Writing, Written
+from castwise.quantization.producers.producer import Producer, Writing, Written
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.schemes import Scheme, generic_layout
 from castwise.quantization.producers.stated import (
     CONFIG,
+    METHOD_KEYS,
     STATED_KEY,
     StatementReader,
     no_statements,
@@ -38,16 +37,16 @@ from castwise.quantization.producers.torchao import TORCHAO
 from castwise.quantization.producers.unread import UNREAD
 from castwise.text.spelling import suggestion
 
+# Every producer whose tensors tell how they are stored; the order is that of messages.
 PRODUCERS = (
     *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
     *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, KERAS, *UNREAD),
 )
-"""Every producer whose tensors tell how they are stored; the order is that of messages."""
 
 _ALL = (*PRODUCERS, GGUF)
 
+# The producer whose files state the scheme of each tensor by its type alone.
 TYPED = GGUF.name
-"""The producer whose files state the scheme of each tensor by its type alone."""
 
 decoder_of_type = block_decoder  # of the types that have no layout
 
@@ -63,67 +62,63 @@ def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Wr
     )
 
 
+# The schemes that are written; the first row of a scheme is its default.
 WRITTEN = _with_recipes(lambda writing: writing.rows)
-"""The schemes that are written; the first row of a scheme is its default."""
 
+# Those that are also written with inputs that are quantized.
 WRITTEN_WITH_INPUTS = _with_recipes(lambda writing: writing.with_inputs)
-"""Those that are also written with inputs that are quantized."""
 
+# Producers that state a scheme for each module.
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
-"""Producers that state a scheme for each module."""
 
-_FILES = {
-    producer.configuration.config_file: producer.configuration.file_section
+# The files that one producer alone writes, each with what returns the section that it states.
+OWN_FILES = {
+    str(producer.configuration.config_file): producer.configuration.file_section
     for producer in (MODELOPT, GPTQ, AWQ)
-    if producer.configuration.config_file is not None
-    and producer.configuration.file_section is not None
 }
-CONFIGS = (
-    str(MODELOPT.configuration.config_file),
-    CONFIG,
-    str(GPTQ.configuration.config_file),
-    str(AWQ.configuration.config_file),
-)
-"""Files beside the tensors that may state how they are quantized, the most detailed first."""
 
+_MOST_DETAILED, *_OTHERS = OWN_FILES
+# Files beside the tensors that may state how they are quantized, the most detailed first.
+CONFIGS = (_MOST_DETAILED, CONFIG, *_OTHERS)
+
+# The producers in whose forms stored weights can be laid, in the order of messages.
 CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
-"""The producers in whose forms stored weights can be laid, in the order of messages."""
 
+# Names of tensors that say, whatever else there is, whose a quantized model is.
 MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
-"""Names of tensors that say, whatever else there is, whose a quantized model is."""
 
+# Producers that names of tensors, or what they hold, tell as well as a configuration does.
 EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
-"""Producers that names of tensors, or what they hold, tell as well as a configuration does."""
 
+# What is said of zero points that are stored as the largest code.
 WRAPPED = str(GPTQ.wrapped_zeros)
-"""What is said of zero points that are stored as the largest code."""
 
+# The key of a method's section that lists the modules that are not quantized.
 KEPT_KEYS = {
     method: key for row in PRODUCERS for method, key in row.configuration.kept_keys.items()
 }
-"""The key of a method's section that lists the modules that are not quantized."""
 
+# The keys of sections that state how the caches of attention are quantized.
 CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
-"""The keys of sections that state how the caches of attention are quantized."""
 
+# The keys of metadata that tell how tensors are quantized.
 METADATA_KEYS = (
     STATED_KEY,
     *(key for row in PRODUCERS if (key := row.configuration.metadata_key) is not None),
 )
-"""The keys of metadata that tell how tensors are quantized."""
 
+# The keys of sections that one producer alone writes, each with a key that such a section has.
 OWN_SECTIONS = tuple(
     pair for row in PRODUCERS if (pair := row.configuration.own_section) is not None
 )
-"""The keys of sections that one producer alone writes, each with a key that such a section has."""
 
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
 
+# The ends of the names that parts may have.
 _PARTS = tuple(
     {tail(part.name) for row in PRODUCERS for layout in row.layouts for part in layout.parts}
     | {layout.payload for row in PRODUCERS for layout in row.layouts if layout.payload}
 )
-"""The ends of the names that parts may have."""
 
 
 _BY_NAME = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}
@@ -164,10 +159,11 @@ def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> La
 
 def described_in(metadata: Mapping[str, str]) -> list[str]:
     """Name the tensors that metadata describe, each under its own name."""
-    describers = (row.configuration.described_tensors for row in PRODUCERS)
-    return [name for names in describers if names is not None for name in names(metadata)]
+    rows = (row.configuration.described_tensors(metadata) for row in PRODUCERS)
+    return [name for names in rows for name in names]
 
 
+# Of the few that have one: each weight asks them.
 _POWER_READERS = [
     reader for row in PRODUCERS if (reader := row.configuration.powers_stated) is not None
 ]
@@ -175,7 +171,12 @@ _POWER_READERS = [
 
 def powers_stated(section: Mapping[str, Any]) -> str | None:
     """Say what of a section states that scales are powers of two; None where nothing does."""
-    return next((text for reader in _POWER_READERS if (text := reader(section))), None)
+    return _first(reader(section) for reader in _POWER_READERS)
+
+
+def _first(texts: Iterable[str | None]) -> str | None:
+    """Return what the first producer says that says anything."""
+    return next(filter(None, texts), None)
 
 
 def producer_of_model(model_type: object) -> Producer | None:
@@ -192,46 +193,24 @@ def reader_of(method: str) -> StatementReader:
 
 def undecodable_section(method: str, section: Mapping[str, Any]) -> str | None:
     """Say why a producer decodes no weight of a section of its method; None if it may."""
-    for producer in PRODUCERS:
-        configuration = producer.configuration
-        if method in configuration.readers and configuration.undecodable is not None:
-            return configuration.undecodable(section)
-    return None
+    configurations = (row.configuration for row in PRODUCERS)
+    return _first(row.undecodable(section) for row in configurations if method in row.readers)
 
 
 def quantizes_inputs(method: str, section: Mapping[str, Any]) -> bool:
     """Return True if a section of a method states that inputs are quantized as the model runs."""
     configurations = (row.configuration for row in PRODUCERS)
-    return any(
-        row.quantizes_inputs is not None and row.quantizes_inputs(section)
-        for row in configurations
-        if method in row.readers
-    )
-
-
-def file_section(name: str, config: Mapping[str, Any]) -> Section | None:
-    """Return what a file states that one producer alone writes."""
-    return _FILES[name](config)
-
-
-def is_own_file(name: str) -> bool:
-    """Return True for the name of a file that one producer alone writes."""
-    return name in _FILES
+    return any(row.quantizes_inputs(section) for row in configurations if method in row.readers)
 
 
 def owner_of_form(section: Mapping[str, Any]) -> str | None:
-    """Name the producer that alone writes sections of such a form."""
-    for producer in PRODUCERS:
-        is_own_form = producer.configuration.is_own_form
-        if is_own_form is not None and is_own_form(section):
-            return producer.name
-    return None
+    """Name the producer that alone writes sections of such a form, whatever their key."""
+    if not section.keys().isdisjoint(METHOD_KEYS):
+        return None
+    forms = ((row.name, row.configuration.own_section) for row in PRODUCERS)
+    return _first(name for name, form in forms if form is not None and form[1] in section)
 
 
 def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     """Return the method of a section that names none, by its form."""
-    for producer in PRODUCERS:
-        method_of = producer.configuration.unnamed_method
-        if method_of is not None and (method := method_of(key, section)):
-            return method
-    return None
+    return _first(row.configuration.unnamed_method(key, section) for row in PRODUCERS)

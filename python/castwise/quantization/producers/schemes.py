@@ -145,8 +145,8 @@ def find_scheme(name: object) -> Scheme:
     return rows[name]
 
 
+# What a block's scale may be chosen by.
 SCALES: tuple[str, ...] = get_args(Scales)
-"""What a block's scale may be chosen by."""
 
 
 def has_scales(scales: str, scheme: Scheme, recipe: str) -> bool:

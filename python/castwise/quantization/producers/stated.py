@@ -14,19 +14,21 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._numbers import is_integer
+
 _SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
 
+# The file of a model that states, among others, how it is quantized.
 CONFIG = "config.json"
-"""The file of a model that states, among others, how it is quantized."""
 
+# The key under which a model, or the metadata of its file, states how it is quantized.
 STATED_KEY = "quantization_config"
-"""The key under which a model, or the metadata of its file, states how it is quantized."""
 
+# The keys under which a model, or a part of one, states it.
 SECTIONS = (STATED_KEY, "compression_config")
-"""The keys under which a model, or a part of one, states it."""
 
+# The keys under which a section names its method: that of transformers, and that of others.
 METHOD_KEYS = ("quant_method", "method")
-"""The keys under which a section names its method: that of transformers, and that of others."""
 
 _MAX_STATE_BYTES = 10_000
 
@@ -47,22 +49,19 @@ class Stated(NamedTuple):
     details: tuple[tuple[str, Any], ...] = ()
 
 
+# From the module and the format of its payload to what is stated.
 Describe = Callable[[str, str | None], Stated]
-"""From the module and the format of its payload to what is stated."""
 
+# From the section of a configuration to what it states.
 StatementReader = Callable[[Mapping[str, Any]], Describe]
-"""From the section of a configuration to what it states."""
 
 
 class Stored(Protocol):
-    """A tensor that numpy makes an array of."""
+    """A tensor of so many elements that numpy makes an array of."""
 
     @property
-    def size(self) -> int:
-        """How many elements it has."""
-
-    def __array__(self) -> NDArray[Any]:
-        """Read the tensor into an array."""
+    def size(self) -> int: ...
+    def __array__(self) -> NDArray[Any]: ...
 
 
 def json_of(name: str, array: Stored) -> dict[str, Any]:
@@ -88,11 +87,20 @@ def parsed_object(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def object_at(section: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the object of JSON under a key; one without members in the place of anything else."""
+    value = section.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def objects_at(section: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the members of the object under a key that are objects, too."""
+    return [member for member in object_at(section, key).values() if isinstance(member, dict)]
+
+
 def positive_integer(value: object) -> int | None:
     """Return a value that is a positive integer, and None for any other."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if value > 0 else None
+    return value if is_integer(value) and value > 0 else None
 
 
 def sides_of(structure: object) -> object:
@@ -102,11 +110,12 @@ def sides_of(structure: object) -> object:
     return structure
 
 
-def pair_of_sizes(value: object) -> tuple[int, ...] | None:
+def pair_of_sizes(value: object) -> tuple[int, int] | None:
     """Return a list of two positive integers as a tuple, and None for any other value."""
     if not isinstance(value, list) or len(value) != 2 or not all(map(positive_integer, value)):  # noqa: PLR2004
         return None
-    return tuple(value)
+    high, wide = value
+    return high, wide
 
 
 def group_block(value: object) -> tuple[int, ...] | None:
@@ -115,13 +124,13 @@ def group_block(value: object) -> tuple[int, ...] | None:
     return None if size is None else (1, size)
 
 
-def integer_scheme(bits: object, group_size: object, kind: str = "int") -> Stated:
+def integer_scheme(bits: object, group_size: object) -> Stated:
     """Describe integers of some bits that share a scale in groups; in whole rows for -1."""
     block = group_block(group_size)
     number = positive_integer(bits)
     if number is None or (block is None and group_size != -1):
         return Stated(None, block)
-    return Stated(f"{kind}{number}_{'channel' if block is None else 'group'}", block)
+    return Stated(f"int{number}_{'channel' if block is None else 'group'}", block)
 
 
 def no_statements(section: Mapping[str, Any]) -> Describe:

@@ -47,8 +47,8 @@ class WeightForm(NamedTuple):
     is_centered: bool = False
 
 
+# Reads of a tensor, given its name, what is within ranges, one for each axis.
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]
-"""Reads of a tensor, given its name, what is within ranges, one for each axis."""
 
 
 class StoredWeight:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape
+from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape, without_ones
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES_LOW,
@@ -33,6 +33,7 @@ from castwise.quantization.producers.stated import (
     Stated,
     group_block,
     no_statements,
+    object_at,
     pair_of_sizes,
     parsed_object,
 )
@@ -54,6 +55,7 @@ _ELEMENTS = {
     "NVFP4Tensor": "nvfp4",
 }
 
+# The schemes of torchao's `MXTensor`, by what it calls its elements.
 _MX_SCHEMES = {
     "float4_e2m1fn_x2": "mxfp4",
     "fp6_e2m3": "mxfp6_e2m3",
@@ -61,16 +63,15 @@ _MX_SCHEMES = {
     "float8_e4m3fn": "mxfp8_e4m3",
     "float8_e5m2": "mxfp8_e5m2",
 }
-"""The schemes of torchao's `MXTensor`, by what it calls its elements."""
 
+# The classes of tensors that are decoded.
 _CLASSES = ("Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor")
-"""The classes of tensors that are decoded."""
 
+# Those in blocks of rows, with their parts.
 _PARTS_OF_BLOCKS = {
     "MXTensor": frozenset(("qdata", "scale")),
     "NVFP4Tensor": frozenset(("qdata", "scale", "per_tensor_scale", "act_per_tensor_scale")),
 }
-"""Those in blocks of rows, with their parts."""
 
 _PARTS = frozenset(("qdata", "scale", "zero_point"))
 _METADATA_KEY = "tensor_names"
@@ -93,8 +94,7 @@ def _dtype(value: object) -> object:
 def _read(metadata: Mapping[str, str]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         entry = parsed_object(metadata.get(f"{module}.weight"))
-        data = entry.get("_data")
-        data = data if isinstance(data, dict) else {}
+        data = object_at(entry, "_data")
         block = data.get("block_size")
         if entry.get("_type") == "MXTensor":
             return Stated(_MX_SCHEMES.get(str(_dtype(data.get("elem_dtype")))), group_block(block))
@@ -192,15 +192,11 @@ def _block(case: StoredWeight, block_size: object) -> tuple[int, int]:
             raise Undecodable(
                 f"{name!r} is {case.tensors[name].format}, and torchao's is {' or '.join(formats)}"
             )
-        if _without_ones(case.shape(name)) != _without_ones(grid):
+        if without_ones(case.shape(name)) != without_ones(grid):
             raise case.wrong(name, f"the shape {grid}")
     if (rows, columns) == shape[-MATRIX:]:
         return 0, 0
     return rows, 0 if (rows, columns) == (1, shape[-1]) else columns
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(count for count in shape if count != 1)
 
 
 TORCHAO = Producer(
@@ -237,7 +233,6 @@ TORCHAO = Producer(
         {_NAME: no_statements},
         metadata_key=_METADATA_KEY,
         metadata_reader=_read,
-        metadata_first=True,
         described_tensors=_described_tensors,
     ),
 )

@@ -14,11 +14,10 @@ from castwise.quantization.producers.registry import TYPED
 
 
 class TypedTensor(Described, Protocol):
-    """A tensor whose type its file states."""
+    """A tensor whose type its file states by name."""
 
     @property
-    def stored(self) -> str:
-        """The name of the type."""
+    def stored(self) -> str: ...
 
 
 def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantization:

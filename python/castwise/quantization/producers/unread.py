@@ -59,7 +59,7 @@ NUNCHAKU = _producer(
     *_distinct("wzeros", ZERO, OF_REAL),
     *_distinct("wtscale wcscales smooth_factor smooth_factor_orig", OTHER, OF_REAL),
     *(
-        Part(name, OTHER, OF_REAL)
+        Part(name, formats=OF_REAL)
         for name in ("proj_down", "proj_up", "lora_down", "lora_up", "smooth", "smooth_orig")
     ),
     payloads="qweight",
@@ -99,7 +99,7 @@ EXL2 = _producer(
 AQLM = _producer(
     "aqlm",
     (*OF_I8, *OF_I16),
-    Part("codebooks", OTHER, OF_REAL, is_required=True, distinct=True),
+    Part("codebooks", formats=OF_REAL, is_required=True, distinct=True),
     scale_part("scales"),
     payloads="codes",
 )

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from castwise._core import CastReport, block_amax, compare
 from castwise.checkpoint._errors import LEAVE, CheckpointError
-from castwise.quantization.arrays.block_types import encode_type
-from castwise.quantization.producers.block_types import BLOCK_TYPES, decode_type, type_of_scheme
+from castwise.quantization.producers.block_types import (
+    BLOCK_TYPES,
+    decode_type,
+    encode_type,
+    type_of_scheme,
+)
 from castwise.quantization.producers.producer import Encoding
 
 
