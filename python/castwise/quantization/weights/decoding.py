@@ -168,6 +168,9 @@ class Decoding(NamedTuple):
     # The plan of the first weight that differs from this one in names alone, where stored parts
     # alone tell how they are decoded; None if that is not known
     similar: Decoding | None = None
+    # Reads weights that differ from this one in names alone as a stack, given the `part_names` of
+    # each; None if each is to be read by itself. None where nothing does
+    stack: Callable[[Sequence[Sequence[str]]], QuantizedArray | None] | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
