@@ -70,7 +70,6 @@ from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import (
     Decoding,
     can_be_stacked,
-    part_names,
     stack_of,
 )
 from castwise.quantization.weights.decoding import Slab as Cut
@@ -328,7 +327,7 @@ class _DecodedKind:
             stack=self._read_stack if is_stacked else None,
         )
         slabs = partial(_slabs, plan, self._decode, weight.name)
-        member = part_names(plan.whole) if is_stacked else None
+        member = plan.parts if is_stacked else None
         return DerivedTensor(
             derived_info(weight.name, weight.scheme or "quantized", plan.shape, self.nbytes),
             self._decode.format,
