@@ -198,7 +198,9 @@ class Comparing:
         if isinstance(q, QuantizedArray) and is_tried and not have_same_bits(x, y, threads=1):
             likely = self._schemes.likely(self._copy.weights[names[0][1]])
             kind.likely = likely[0] if likely else None
-            recipes = recipes_of(x, q, likely, partial(self._amaxes_in, names))
+            recipes = recipes_of(
+                x, q, likely, partial(self._amaxes_of_fused, [name for name, _ in names])
+            )
         x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
         for place, names_of_pair in enumerate(names):
             pair = kind.facts.of(names_of_pair)
@@ -424,12 +426,10 @@ class Comparing:
         )
         return self._amax(name), max(partner_amaxes, default=self._amax(name))
 
-    def _amaxes_in(
-        self, names: Sequence[tuple[str, str]], place: int, magnitude: float
-    ) -> tuple[float, float]:
-        """Return that of a tensor of A in a stack, given its own largest magnitude."""
-        self._amaxes.setdefault(names[place][0], magnitude)
-        return self._amaxes_of(names[place][0])
+    def _amaxes_of_fused(self, names: Sequence[str], magnitudes: Sequence[float]) -> list[float]:
+        """Return the largest magnitudes of all that is fused with tensors of A, given theirs."""
+        self._amaxes |= zip(names, magnitudes, strict=True)
+        return [self._amaxes_of(name)[1] for name in names]
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import block_amax
@@ -63,37 +64,34 @@ def recipes_of(
     q: QuantizedArray,
     # What may have made them, the likely recipe first.
     likely: Sequence[SchemeRecipe],
-    # Returns the largest magnitude of a matrix of A, and that of all fused with it.
-    amaxes_of: Callable[[int, float], tuple[float, float]],
+    # Returns of each matrix of A, given its largest magnitude, that of all fused with it.
+    amaxes_of_fused: Callable[[Sequence[float]], Sequence[float]],
 ) -> Sequence[SchemeRecipe | None]:
     """Return of each pair the likely recipe if that makes the codes and scales of B."""
-    none = [None] * len(x)
     options = likely[0].quantize_options if likely else None
     if options is None or likely[0].needs_amax != likely[0].has_global_scale:
-        return none
-    magnitudes = [block_amax(matrix) for matrix in x]
-    is_finite = [math.isfinite(magnitude) for magnitude in magnitudes]
-    if not all(is_finite):
-        x = x.copy()
-        x[[not finite for finite in is_finite]] = 0
+        return [None] * len(x)
+    own: Sequence[float] = [block_amax(matrix) for matrix in x]
+    fused = own
     chosen: list[SchemeRecipe | None] = [likely[0]] * len(x)
-    amaxes = None
     if likely[0].needs_amax:
-        amaxes = []
-        for place, magnitude in enumerate(magnitudes):
-            own, of_fused = amaxes_of(place, magnitude) if is_finite[place] else (0, 0)
-            chosen[place] = usual = next(
-                (
-                    recipe
-                    for recipe in likely
-                    if recipe.quantize_options == options
-                    and not (recipe.shares and own == of_fused)
-                ),
-                None,
-            )
-            amaxes.append(of_fused if usual is not None and usual.shares else own)
-    made = are_made(x, q, options, amaxes)
+        fused = amaxes_of_fused(own)
+        alike = [recipe for recipe in likely if recipe.quantize_options == options]
+        usual = next((recipe for recipe in alike if not recipe.shares), None)
+        # A recipe that shares a scale is that of weights fused with larger ones.
+        chosen = [
+            usual if size == largest else alike[0] for size, largest in zip(own, fused, strict=True)
+        ]
+    are_finite = [math.isfinite(size + largest) for size, largest in zip(own, fused, strict=True)]
+    if not all(are_finite):  # the core refuses these
+        x = x.copy()
+        x[np.logical_not(are_finite)] = 0
+    amaxes = [
+        (largest if recipe is not None and recipe.shares else size) if is_finite else 0
+        for recipe, size, largest, is_finite in zip(chosen, own, fused, are_finite, strict=True)
+    ]
+    made = are_made(x, q, options, amaxes if likely[0].needs_amax else None).tolist()
     return [
-        recipe if finite and is_made else None
-        for recipe, finite, is_made in zip(chosen, is_finite, made.tolist(), strict=True)
+        recipe if is_finite and is_made else None
+        for recipe, is_finite, is_made in zip(chosen, are_finite, made, strict=True)
     ]
