@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[int, Sequence[str]]] = {
     "transcode fp8": (0, ("transcode", "fp8", "out", "--to", "modelopt")),
     "diff plain": (0, ("diff", "plain", "plain")),
     "diff fp8": (1, ("diff", "plain", "fp8")),
+    "diff nvfp4": (1, ("diff", "plain", "fp4")),
     "verify": (1, ("verify", "plain", "fp8")),
     "survey": (0, ("survey", "plain")),
     "advise": (0, ("advise", "plain", "--bits", "14")),

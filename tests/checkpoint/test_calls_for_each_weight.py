@@ -18,8 +18,8 @@ COMMANDS = {
     "quantize": (("quantize", "plain", "out", *FP8), 178),
     "dequantize": (("dequantize", "fp8", "out"), 155),
     "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 269),
-    "verify": (("verify", "plain", "fp8"), 266),
-    "diff": (("diff", "plain", "fp8"), 328),
+    "verify": (("verify", "plain", "fp8"), 183),
+    "diff": (("diff", "plain", "fp8"), 188),
     "survey": (("survey", "plain"), 73),
     "advise": (("advise", "plain", "--bits", "40"), 586),
 }

@@ -193,6 +193,39 @@ def test_a_global_scale_of_fused_weights(tmp_path: Path, dtype: Any, recipe: Any
     assert {options["shares_global_scale"] for options in found} == {False, True}
 
 
+@pytest.mark.parametrize("scheme", ["fp8_channel", "int8_channel", "fp8_block"])
+def test_many_small_weights_are_compared_as_each_alone(tmp_path: Path, scheme: Any) -> None:
+    """Of two shapes by turns; some are zero, not finite, or not what was quantized."""
+    draw = np.random.default_rng(12)
+    quantized, plain = {}, {}
+    for number in range(24):
+        name = f"model.layers.{number // 2}.mlp.{('up_proj', 'down_proj')[number % 2]}.weight"
+        weight = draw.standard_normal([(128, 256), (256, 128)][number % 2], np.float32)
+        if number % 5 == 4:
+            weight[...] = 0
+        quantized[name], plain[name] = weight.copy(), weight
+        if number % 7 == 3:
+            weight[1, 2] = (3, np.nan, np.inf)[number % 3]
+
+    def pair(title: str, names: Any) -> tuple[Path, Path]:
+        source, first, second = (tmp_path / f"{title} {end}.safetensors" for end in "sab")
+        checkpoint.save(source, {name: quantized[name] for name in names})
+        checkpoint.save(first, {name: plain[name] for name in names})
+        checkpoint.quantize_file(source, second, scheme, recipe="compressed-tensors")
+        return first, second
+
+    both = pair("all", plain)
+    tensors = {row.name: row.to_dict() for row in checkpoint.diff(*both).tensors}
+    differences = {row.name: row.to_dict() for row in checkpoint.verify(*both).differences}
+    assert {row["explanation"] is None for row in tensors.values()} == {True, False}
+    for name in plain:
+        alone = pair(name, [name])
+        (tensor,) = checkpoint.diff(*alone).tensors
+        assert json.dumps(tensors[name]) == json.dumps(tensor.to_dict())
+        rows = [row.to_dict() for row in checkpoint.verify(*alone).differences]
+        assert json.dumps(rows) == json.dumps([differences[name]] if name in differences else [])
+
+
 def test_a_scheme_that_is_wrong_from_some_row_on(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     array = (random.standard_normal((1024, 640)) * 0.02).astype(BF16)

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple
+from itertools import islice, repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import block_amax, cast
+from castwise._core import block_amax, cast, have_same_bits
 from castwise._options import Arithmetic
 from castwise.arrays.measures import Measures
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
-from castwise.checkpoint.comparison._schemes import SchemeProver, SchemeSearch, SchemeTrial
+from castwise.checkpoint.comparison._scheme_recipes import SchemeRecipe
+from castwise.checkpoint.comparison._schemes import (
+    SchemeProver,
+    SchemeSearch,
+    SchemeTrial,
+    explanation_of,
+)
 from castwise.checkpoint.comparison._sides import (
     Side,
     StoredRows,
     common_format,
     piece_elements,
+)
+from castwise.checkpoint.comparison._stacks import (
+    PairKind,
+    StackedDiff,
+    TensorPair,
+    recipes_of,
 )
 from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts, same_bytes
 from castwise.checkpoint.comparison._walk import PieceWalk
@@ -36,8 +48,9 @@ from castwise.checkpoint.comparison.explanations import (
 )
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.planning.decode.options import checked_threads
+from castwise.checkpoint.planning.derived_reader import STACK_ELEMENTS
 from castwise.checkpoint.results.report import Progress, ProgressMeter
-from castwise.quantization import QuantizedArray
+from castwise.quantization import QuantizedArray, dequantize
 
 PIECES_BYTES = 2 << 20
 """Of A, in all pieces that are compared at a time. What is computed of them is several times that,
@@ -58,18 +71,6 @@ BYTES = np.dtype(np.uint8).name
 def worker_count(threads: int | None) -> int:
     """Return how many pieces are computed at a time."""
     return min(checked_threads(threads), _MOST_WORKERS)
-
-
-class _TensorPair(NamedTuple):
-    """A tensor of A and one of B, by what their headers state."""
-
-    names: tuple[str, str]
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    # None of one that castwise does not know, of which bytes are compared.
-    formats: tuple[str | None, str | None]
-    labels: tuple[str, str]
-    quantized: tuple[bool, bool]
-    nbytes: int  # of that of A, as stored
 
 
 class Comparing:
@@ -109,24 +110,38 @@ class Comparing:
         meter = ProgressMeter(sum(self._original.info(name).nbytes for name in pairs), progress)
         tensors: list[TensorDiff] = []
         # One thread reads what the others compute.
+        kinds = self._kinds(pairs)
         with ThreadPoolExecutor(self._workers + 1) as self._pool:
-            for name, other in pairs.items():
+            for name, kind in zip(pairs, kinds, strict=True):
                 meter.starts(name)
-                pair = self._pair(name, other)
-                tensors.append(self._compare(pair, meter))
+                tensor = self._stacked(kind) if kind.count > 1 else None
+                pair = kind.facts.of(kind.names.popleft())
+                tensors.append(tensor or self._compare(pair, meter))
                 meter.finish(pair.nbytes)
         meter.starts(None)
         for side in sides:
             side.check_unchanged()
         return tensors
 
-    def _pair(self, name: str, other: str) -> _TensorPair:
-        """Describe the tensor `name` of A and `other` of B."""
+    def _kinds(self, pairs: Mapping[str, str]) -> list[PairKind]:
+        """Return the kind of each pair, with the names of all that are of it."""
+        kinds: dict[object, PairKind] = {}
+        kinds_of_pairs = []
+        for names in pairs.items():
+            key = self._original.kind(names[0]), self._copy.kind(names[1])
+            if (kind := kinds.get(key)) is None:
+                facts = self._facts(*names)
+                kind = kinds[key] = PairKind(facts, self._stack_count(facts, *names))
+            kind.names.append(names)
+            kinds_of_pairs.append(kind)
+        return kinds_of_pairs
+
+    def _facts(self, name: str, other: str) -> TensorPair:
+        """Describe tensors like `name` of A and `other` of B."""
         original, copy = self._original, self._copy
         info, other_info = original.info(name), copy.info(other)
         formats = original.format(name, other_info.format), copy.format(other, info.format)
-        return _TensorPair(
-            (name, other),
+        return TensorPair(
             (original.shape(name), copy.shape(other)),
             formats,
             (formats[0] or info.stored, formats[1] or other_info.stored),
@@ -134,7 +149,76 @@ class Comparing:
             info.nbytes,
         )
 
-    def _result(self, pair: _TensorPair, reason: str, beyond: int, **fields: Any) -> TensorDiff:  # noqa: ANN401
+    def _stack_count(self, facts: TensorPair, name: str, other: str) -> int:
+        """Return how many pairs like this one are compared at once; 1 if each is by itself."""
+        (shape, other_shape), (source, target) = facts.shapes, facts.formats
+        if shape != other_shape or source is None or target is None or self._reference is not None:
+            return 1
+        is_compared = common_format(source, target) is not None
+        if not is_compared or (source != target and (self._explains or self._is_exact)):
+            return 1
+        count = STACK_ELEMENTS // max(math.prod(shape), 1) if all(shape) else 1
+        are_stacked = self._original.is_stacked(name) and self._copy.is_stacked(other)
+        return count if count > 1 and are_stacked else 1
+
+    def _stacked(self, kind: PairKind) -> TensorDiff | None:
+        """Compare the next pair with others of its kind; None if it is to be by itself."""
+        if not kind.results:
+            kind.results.extend(self._compare_stack(kind))
+        result = kind.results.popleft()
+        if result is None or result.recipe is None:
+            return None if result is None else result.tensor
+        weight = self._copy.weights[kind.names[0][1]]
+        if self._schemes.likely(weight)[0] != kind.likely:  # since others were compared
+            return None
+        self._schemes.remember(weight, result.recipe)
+        return result.tensor
+
+    def _compare_stack(self, kind: PairKind) -> Iterator[StackedDiff | None]:
+        """Compare the next pairs of a kind at once."""
+        names = [*islice(kind.names, kind.size)]
+        kind.size = min(2 * kind.size, kind.count)
+        stacks = (
+            side.stack([pair[place] for pair in names])
+            for place, side in enumerate((self._original, self._copy))
+        )
+        stored = [stack for stack in stacks if stack is not None]
+        if len(stored) < len(names[0]):
+            yield from repeat(None, len(names))
+            return
+        x, y = (
+            dequantize(stack, numpy_dtype(name or ""), arithmetic=self._arithmetic, threads=1)
+            if isinstance(stack, QuantizedArray)
+            else stack
+            for stack, name in zip(stored, kind.facts.formats, strict=True)
+        )
+        recipes: Sequence[SchemeRecipe | None] = [None] * len(names)
+        q, is_plain = stored[1], not isinstance(stored[0], QuantizedArray)
+        is_tried = is_plain and self._explains and self._tolerances is None
+        if isinstance(q, QuantizedArray) and is_tried and not have_same_bits(x, y, threads=1):
+            likely = self._schemes.likely(self._copy.weights[names[0][1]])
+            kind.likely = likely[0] if likely else None
+            recipes = recipes_of(
+                x, q, likely, partial(self._amaxes_of_fused, [name for name, _ in names])
+            )
+        x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
+        for place, names_of_pair in enumerate(names):
+            pair = kind.facts.of(names_of_pair)
+            measures = self._measures(pair)
+            measures.add(x[place], y[place], measures.compare_pieces(x[place], y[place], threads=1))
+            recipe = recipes[place] if measures.different else None
+            if self._explains and measures.different and recipe is None:
+                yield None
+                continue
+            explanation = None if recipe is None else explanation_of(recipe, measures.count)
+            yield StackedDiff(self._values_result(pair, measures, explanation), recipe)
+
+    def _measures(self, pair: TensorPair) -> Measures:
+        source, target = (name or BYTES for name in pair.formats)
+        is_counted = not self._explains
+        return Measures(source, target, self._tolerances, self._threads, is_counted=is_counted)
+
+    def _result(self, pair: TensorPair, reason: str, beyond: int, **fields: Any) -> TensorDiff:  # noqa: ANN401
         """Return how a pair differs; `beyond` counts if there are tolerances."""
         name, other = pair.names
         return TensorDiff(
@@ -148,7 +232,7 @@ class Comparing:
             **fields,
         )
 
-    def _compare(self, pair: _TensorPair, meter: ProgressMeter) -> TensorDiff:
+    def _compare(self, pair: TensorPair, meter: ProgressMeter) -> TensorDiff:
         """Compare a tensor of A with one of B."""
         formats = pair.formats
         if pair.shapes[0] != pair.shapes[1]:
@@ -161,7 +245,7 @@ class Comparing:
         return self._compare_values(pair, meter)
 
     def _pairs(
-        self, pair: _TensorPair, count: int = 0
+        self, pair: TensorPair, count: int = 0
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Read two tensors in pieces of so many elements, by default as memory allows."""
         (name, other), (source, target) = pair.names, pair.formats
@@ -169,7 +253,7 @@ class Comparing:
         original = self._original.pieces(name, source, repeat(count))
         return zip(original, self._copy.pieces(other, target, repeat(count)), strict=True)
 
-    def _compare_bytes(self, pair: _TensorPair) -> TensorDiff:
+    def _compare_bytes(self, pair: TensorPair) -> TensorDiff:
         """Compare tensors in a format that castwise does not know, byte by byte."""
         different, count, place = 0, 0, None
         for original, copy in self._pairs(pair):
@@ -187,14 +271,11 @@ class Comparing:
             max_abs_index=None if place is None else (place,),
         )
 
-    def _compare_values(self, pair: _TensorPair, meter: ProgressMeter) -> TensorDiff:
+    def _compare_values(self, pair: TensorPair, meter: ProgressMeter) -> TensorDiff:
         (name, other), (shape, _), nbytes = pair.names, pair.shapes, pair.nbytes
         size = max(math.prod(shape), 1)
         source, target = pair.formats[0] or BYTES, pair.formats[1] or BYTES
-        measures = Measures(
-            source, target, self._tolerances, self._threads, is_counted=not self._explains
-        )
-
+        measures = self._measures(pair)
         pairs = partial(self._pairs, pair)
 
         def report_progress() -> None:
@@ -243,32 +324,39 @@ class Comparing:
                 self._error_ratio(self._original, name, name, source),
                 self._error_ratio(self._copy, other, name, target),
             )
-        is_equal = not measures.different
-        result = self._result(
+        result = self._values_result(pair, measures, explanation, ratios)
+        return self._with_scales(result, name, other) if self._explains else result
+
+    def _values_result(
+        self,
+        pair: TensorPair,
+        measures: Measures,
+        explanation: CastExplanation | None,
+        ratios: tuple[float | None, float | None] | None = None,
+    ) -> TensorDiff:
+        """Return how the values of a pair differ."""
+        (shape, _), (source, target), is_equal = pair.shapes, pair.labels, not measures.different
+        most, place = measures.gap, measures.rel_place
+        return self._result(
             pair,
             "values" if not is_equal else "equal" if source == target else "dtype",
             measures.beyond,
             count=measures.count,
             different=measures.different,
             max_ulp=measures.max_ulp,
-            max_abs=measures.gap.size,
-            max_abs_index=index_of(
-                None if measures.gap.values is None else measures.gap.place, shape
-            ),
-            max_abs_values=measures.gap.values,
+            max_abs=most.size,
+            max_abs_index=index_of(None if most.values is None else most.place, shape),
+            max_abs_values=most.values,
             max_rel=measures.max_rel,
-            max_rel_index=index_of(
-                None if measures.rel_values is None else measures.rel_place, shape
-            ),
+            max_rel_index=index_of(None if measures.rel_values is None else place, shape),
             max_rel_values=measures.rel_values,
             sqnr_db=None if is_equal else measures.sqnr_db,
             error_ratios=ratios,
             explanation=explanation,
         )
-        return self._with_scales(result, name, other) if self._explains else result
 
     def _stored_rows(
-        self, pair: _TensorPair, to: str, trial: SchemeTrial | None
+        self, pair: TensorPair, to: str, trial: SchemeTrial | None
     ) -> Iterator[tuple[NDArray[Any], StoredRows]]:
         """Read a plain tensor in as many rows at a time as slabs of the other one have."""
         name, other = pair.names
@@ -288,7 +376,7 @@ class Comparing:
 
     def _explain(
         self,
-        pair: _TensorPair,
+        pair: TensorPair,
         prover: Prover,
         pairs: Pairs,
         search: SchemeSearch | None,
@@ -337,6 +425,11 @@ class Comparing:
             self._amax(partner) for partner in partners if partner in self._original.names
         )
         return self._amax(name), max(partner_amaxes, default=self._amax(name))
+
+    def _amaxes_of_fused(self, names: Sequence[str], magnitudes: Sequence[float]) -> list[float]:
+        """Return the largest magnitudes of all that is fused with tensors of A, given theirs."""
+        self._amaxes |= zip(names, magnitudes, strict=True)
+        return [self._amaxes_of(name)[1] for name in names]
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -63,6 +64,15 @@ class SchemeProver:
         if recipes != self._last[0]:
             self._last = recipes, _with_need(dict.fromkeys([*self.recipes_found, *recipes]))
         return self._last[1]
+
+    def likely(self, weight: QuantizedWeight | None) -> list[SchemeRecipe]:
+        """Return the usual recipes that explained tensors before.
+
+        Those of the scheme of a weight come first, and of these those with shared scales.
+        """
+        scheme = None if weight is None else weight.scheme
+        recipes = [recipe for recipe in self.recipes_found if recipe.cost == 1]
+        return sorted(recipes, key=lambda recipe: (recipe.scheme != scheme, not recipe.shares))
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
         """Take note of what was found of a weight."""
@@ -135,12 +145,7 @@ class SchemeSearch:
         if there is one alone, with a scale of its own or a shared one, it is tried without these.
         """
         candidates = self.candidates()
-        likely = [
-            recipe
-            for recipe in self._prover.recipes_found
-            if recipe.cost == 1 and recipe in candidates
-        ]
-        likely.sort(key=lambda recipe: not recipe.shares)
+        likely = [recipe for recipe in self._prover.likely(self._weight) if recipe in candidates]
         are_several = (
             len(likely) > 1 and len({replace(recipe, shares=False) for recipe in likely}) > 1
         )
@@ -295,9 +300,15 @@ class SchemeTrial:
         if self.has_failed or self._count < self._size:
             return None
         index = index_of(self._place, self._search.shape)
-        return CastExplanation(
-            self.recipe.text(), self.recipe.to_dict(), self._count, self._disagreeing, index
-        )
+        return explanation_of(self.recipe, self._count, self._disagreeing, index)
+
+
+@lru_cache(1 << 7)
+def explanation_of(
+    recipe: SchemeRecipe, count: int, disagreeing: int = 0, index: tuple[int, ...] | None = None
+) -> CastExplanation:
+    """Say that a recipe makes so many elements but some, of which `index` is the first."""
+    return CastExplanation(recipe.text(), recipe.to_dict(), count, disagreeing, index)
 
 
 def _slab_size(shape: Sequence[int], step: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise._options import Arithmetic
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ from castwise.checkpoint.planning.decode.decode import decode_checkpoint
 from castwise.checkpoint.planning.decode.options import FORMATS, decoding_of
 from castwise.checkpoint.planning.derived_reader import DerivedReader, DerivedTensor
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
-from castwise.quantization import QuantizedWeight
+from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization.producers.found import add_prefix
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.weights.decoding import Decoding, Slab
@@ -53,6 +54,7 @@ class Side:
         options: CastOptions | None = None,
     ) -> None:
         self.names: dict[str, tuple[Reader, str]] = {}
+        self._tensors: dict[int, StoredTensors] = {}  # of the component of each reader
         self.metadata: dict[str, str] = {}
         # The quantized weights that are decoded, by the names that they then have.
         self.weights: dict[str, QuantizedWeight] = {}
@@ -60,8 +62,9 @@ class Side:
         self._format_asked = format_asked
         self._options = options or CastOptions()
         for component in source.components:
-            StoredTensors(component.shards)  # which refuses two tensors of a name
+            tensors = StoredTensors(component.shards)  # which refuses two tensors of a name
             for reader in component.shards.values():
+                self._tensors[id(reader)] = tensors
                 for name in reader.tensors:
                     self.names[component.prefix + name] = reader, name
                 if decide is not None:
@@ -149,6 +152,42 @@ class Side:
         tensor = self._derived_tensor(name)
         self._open(self.names[name][0])
         return None if tensor is None else tensor.decoding
+
+    def kind(self, name: str) -> tuple[object, ...]:
+        """Return what tensors have in common that differ in names and places alone."""
+        reader, stored_name = self.names[name]
+        info, tensor = reader.tensors[stored_name], self._derived_tensor(name)
+        derived = None if tensor is None else (tensor.format, tensor.scheme, id(tensor.job.stack))
+        stored = info.shape, info.format, info.stored, info.nbytes
+        return id(reader), *stored, derived, self._targets.get(name), name in self.transposed_names
+
+    def is_stacked(self, name: str) -> bool:
+        """Return True for a tensor that `stack` reads."""
+        if name in self._targets or name in self.transposed_names:
+            return False
+        reader, stored_name = self.names[name]
+        if (tensor := self._derived_tensor(name)) is None:
+            is_plain = not isinstance(reader, DerivedReader)
+            return is_plain and self._tensors[id(reader)].are_stacked(stored_name)
+        plan = tensor.decoding
+        return plan is not None and plan.stack is not None and plan.shape == plan.matrix_shape
+
+    def stack(self, names: Sequence[str]) -> NDArray[Any] | QuantizedArray | None:
+        """Read small tensors of one kind along a new first axis, as they are stored.
+
+        Returns None if each is to be read by itself.
+        """
+        reader, _ = self.names[names[0]]
+        self._open(reader)
+        if (tensor := self._derived_tensor(names[0])) is None:
+            try:
+                return self._tensors[id(reader)].stack([self.names[name][1] for name in names])
+            except CheckpointError:  # which the reading of the one at fault names
+                return None
+        read = None if tensor.decoding is None else tensor.decoding.stack
+        assert read is not None, "by `is_stacked`"  # noqa: S101
+        tensors = map(self._derived_tensor, names)
+        return read([tensor.job.member for tensor in tensors if tensor is not None])
 
     def is_cast(self, name: str) -> bool:
         """Return True for a tensor that a map makes another format of, or codes and scales."""

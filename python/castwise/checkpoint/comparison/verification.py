@@ -19,6 +19,7 @@ from castwise.text.plain import plain_fields
 
 # Decimal digits that tell two numbers of float64 apart (IEEE 754-2019, 5.12.2).
 _DIGITS_OF_FLOAT64 = 17
+_FORMATS = frozenset(formats())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Difference:
         return cls(
             tensor.name,
             "values",
-            common_format(*names) if {*names} <= {*formats()} else None,
+            common_format(*names) if _FORMATS.issuperset(names) else None,
             tensor.count,
             tensor.different,
             tensor.max_abs,

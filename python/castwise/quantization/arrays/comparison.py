@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.decode import core_decoding, is_at_once
-from castwise.quantization.arrays.quantize import core_encoding
+from castwise.quantization.arrays.quantize import core_encoding, lie_alike, quantize_slab
 from castwise.quantization.arrays.views import Array, StoredArray, views_of
 
 
@@ -56,3 +59,35 @@ def compare_rows(
     differences = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
     comparison, is_made, values = differences
     return RowComparison(comparison, is_made or encoding is True, values)
+
+
+def are_made(
+    # Matrices of finite numbers, of a dtype that weights are decoded to.
+    x: Array,
+    # What they are compared with, a stack of the same shape.
+    q: StoredArray,
+    # Those of `quantize_slab` that may have made one of the other.
+    options: Mapping[str, Any],
+    # The largest magnitude that the global scale of each is for; None without global scales.
+    amaxes: Sequence[float] | None,
+) -> NDArray[np.bool_]:
+    """Tell of each matrix of a stack whether a recipe makes its codes and scales."""
+    none = np.zeros(len(x), np.bool_)
+    try:
+        made = quantize_slab(x, **options, amax=amaxes, threads=1)
+    except (ValueError, TypeError):  # the scheme cannot hold one
+        return none
+    if made.extras or not lie_alike(views_of(made), views_of(q)):
+        return none
+    are_same = ~none
+    for key in ("data", "scale", "global_scale", "zero_point"):
+        one, other = getattr(made, key), getattr(q, key)
+        if one is None and other is None:
+            continue
+        if one is None or other is None or (one.dtype, one.size) != (other.dtype, other.size):
+            return none
+        first, second = (
+            np.ascontiguousarray(part).reshape(len(x), -1).view(np.uint8) for part in (one, other)
+        )
+        are_same &= (first == second).all(axis=1)
+    return are_same

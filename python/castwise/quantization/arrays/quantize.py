@@ -603,7 +603,8 @@ def core_encoding(
     block, rule = options["block"], options["scale_rule"]
     rest = (-1, x.shape, x.dtype, True, rule, None, "raise", "amax", 0)
     plan = _known_plan(options["scheme"], options["recipe"], block, *rest)
-    if not _lies_alike(plan, views_of(q)):
+    is_own = plan.block == plan.views.block and not (plan.bias or plan.as_one)
+    if not (is_own and lie_alike(plan.views, views_of(q))):
         return False
     if x.size <= _SMALL:
         names, encoded = ("data", "scale", "global_scale"), _encode(x, plan, amax, 1)
@@ -628,15 +629,13 @@ def _have_same_bits(one: Array | None, other: Array | None) -> bool:
 
 
 @lru_cache(1 << 10)
-def _lies_alike(plan: _Plan, form: Views) -> bool:
-    """Return True if codes and scales of a plan lie as others, and mean the same."""
-    views = plan.views
-    is_alike = views is form or (
+def lie_alike(views: Views, form: Views) -> bool:
+    """Return True if codes and scales lie as others, and mean the same."""
+    return views is form or (
         (views.scheme, views.storage) == (form.scheme, form.storage)
         and (views.core_shape, views.block) == (form.core_shape, form.block)
         and (views.packing, views.axis % 2) == (form.packing, form.axis % 2)
     )
-    return is_alike and plan.block == views.block and not (plan.bias or plan.as_one)
 
 
 def _of_nothing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -160,14 +160,27 @@ class Decoding(NamedTuple):
     step: int  # slabs begin at multiples of so many rows
     parts: Collection[str]  # the stored tensors that are read
     rows: Callable[[Slab], QuantizedArray]  # reads the rows of a slab
-    # All of it, its parts lazy; None for blocks of bytes, which hold their scales
-    whole: QuantizedArray | None = None
+    # Makes all of it, its parts lazy; None for blocks of bytes, which hold their scales
+    make_whole: Callable[[], QuantizedArray] | None = None
     # Decodes a slab, in the place of `rows`, where another package knows the codes, or where
     # factors beside them multiply what they are: to float32, and to float64 for "exact"
     values: Callable[[Slab], NDArray[Any]] | None = None
     # The plan of the first weight that differs from this one in names alone, where stored parts
     # alone tell how they are decoded; None if that is not known
     similar: Decoding | None = None
+    # Reads weights that differ from this one in names alone as a stack, given the `parts` of
+    # each; None if each is to be read by itself. None where nothing does
+    stack: Callable[[Sequence[Sequence[str]]], QuantizedArray | None] | None = None
+
+    @property
+    def whole(self) -> QuantizedArray | None:
+        """All of it, its parts lazy; None for blocks of bytes, which hold their scales."""
+        return None if self.make_whole is None else self.make_whole()
+
+    @property
+    def alike(self) -> QuantizedArray | None:
+        """As `whole`, of the first weight that differs from this one in names alone."""
+        return (self.similar or self).whole
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
@@ -239,37 +252,32 @@ class Decodings:
         """Return the plan of a similar weight, with the tensors of this one."""
         names = dict(zip(similar.parts, weight.parts, strict=True))
         names[similar.payload] = weight.payload
-        whole: Any = plan.whole
-        parts = {
-            key: LazyArray(
-                name := names[part.name],
-                part.shape,
-                part.dtype,
-                part.stored_shape,
-                partial(self._read, name),
-            )
-            for key in _PARTS
-            if (part := getattr(whole, key)) is not None
-        }
-        q = whole._with(**parts)
+        part_names = [names[name] for name in plan.parts]
+        make_whole = cache(partial(self._whole, plan, part_names))
         return Decoding(
             plan.shape,
             plan.matrix_shape,
             plan.step,
-            [names[name] for name in plan.parts],
-            partial(_rows, q),
-            q,
+            part_names,
+            partial(_rows, make_whole),
+            make_whole,
             similar=plan.similar,
         )
 
-
-def part_names(q: Any) -> list[str]:  # noqa: ANN401  (its parts are lazy)
-    """Name the stored parts of an array without extras, as `stack_of` takes their stacks."""
-    return [part.name for key in _PARTS if (part := getattr(q, key)) is not None]
+    def _whole(self, plan: Decoding, names: Sequence[str]) -> QuantizedArray:
+        """Return all of a weight of these parts that is similar to that of a plan."""
+        whole: Any = plan.whole
+        keys = [key for key in _PARTS if getattr(whole, key) is not None]
+        parts = {
+            key: replace(getattr(whole, key), name=name, box=partial(self._read, name))
+            for key, name in zip(keys, names, strict=True)
+        }
+        array: QuantizedArray = whole._with(**parts)
+        return array
 
 
 def stack_of(q: Any, stacks: Sequence[NDArray[Any]]) -> QuantizedArray:  # noqa: ANN401
-    """Return matrices that are similar to one as a stack; `stacks` has their parts."""
+    """Return matrices that are similar to one as a stack; `stacks` has their `Decoding.parts`."""
     count = len(stacks[0])
     keys = [key for key in _PARTS if getattr(q, key) is not None]
     parts = {
@@ -361,7 +369,7 @@ def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (it
     )
     if size and columns > size and columns % size and not is_free:
         raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
-    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q), q)
+    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, lambda: q), lambda: q)
 
 
 def _check_groups(index: LazyArray, count: int) -> None:
@@ -389,8 +397,8 @@ def _check_center(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
             )
 
 
-def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
-    return rows_of(q, slab.start, slab.stop, slab.place)
+def _rows(make_whole: Callable[[], QuantizedArray], slab: Slab) -> QuantizedArray:
+    return rows_of(make_whole(), slab.start, slab.stop, slab.place)
 
 
 def _of_blocks(case: StoredWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from castwise.quantization.producers.configs import (
@@ -46,6 +47,11 @@ from castwise.quantization.producers.stated import Stated
 
 _WEIGHT = "weight"
 
+# The length of what the name of a payload ends with, and what stands there in that of a part.
+_Need = tuple[int, str]
+# Scheme, block, what contradicts the block, and whether shapes alone tell these.
+_Verdict = tuple[str | None, tuple[int, ...] | None, str | None, bool]
+
 
 def recognize(
     tensors: Iterable[Described],  # all tensors of the checkpoint
@@ -74,6 +80,9 @@ class _Search:
         self._tails = lasts(self._tensors)
         self._parameters: dict[str, str] = {}
         """The parameter that each payload is, by the name of the payload."""
+        # The producers of rows of the table: of the best ones, and of all.
+        self._producers: dict[tuple[int | None, ...], tuple[tuple[str, ...], set[str]]] = {}
+        self._verdicts: dict[tuple[object, ...], _Verdict] = {}
         self._neighbors: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
         recipe_names = {name for statement in statements for name in statement.recipes}
@@ -140,6 +149,7 @@ class _Search:
 
         Those with `known_payloads` are left out.
         """
+        self._producers, self._verdicts = {}, {}
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
             for layout in recipe.layouts:
@@ -147,16 +157,20 @@ class _Search:
                     owners.setdefault(layout, []).append(recipe.name)
         weights: dict[str, QuantizedWeight] = {}
         self._neighbors = set()
-        likely: dict[tuple[str | None, str], list[Layout]] = {}
+        # Layouts of each kind of payloads, behind what the name of one needs beside it.
+        likely: dict[tuple[str | None, str], list[tuple[_Need, list[Layout]]]] = {}
         for name, info in self._tensors.items() if owners else ():
             if info.name in known_payloads:
                 continue
             kind = info.format, tail(name)
             if kind not in likely:
-                likely[kind] = [layout for layout in owners if may_be_payload(layout, *kind)]
+                layouts = (layout for layout in owners if may_be_payload(layout, *kind))
+                likely[kind] = [(need, [*rows]) for need, rows in groupby(layouts, _need_of)]
             candidates = [
                 match
-                for layout in likely[kind]
+                for (length, ending), rows in likely[kind]
+                if not ending or name[: len(name) - length] + ending in self._tensors
+                for layout in rows
                 if (match := match_layout(layout, name, self._tensors)) is not None
             ]
             if candidates:
@@ -177,35 +191,59 @@ class _Search:
         candidates: Sequence[Match[Described]],
         owners: Mapping[Layout, Sequence[str]],
     ) -> QuantizedWeight:
-        ranks = [*map(_rank, candidates)]
-        best = max(ranks)
-        best_matches = [
-            match for match, rank in zip(candidates, ranks, strict=True) if rank == best
-        ]
+        best_matches = candidates if len(candidates) == 1 else _best(candidates)
         best_match = best_matches[0]
         self._parameters[info.name] = best_match.weight
-        recipes = dict.fromkeys(name for match in best_matches for name in owners[match.layout])
-        possible = {name for match in candidates for name in owners[match.layout]}
+        layouts = tuple([match.layout for match in best_matches])
+        # Rows of the table: all of them, and the best.
+        rows = (*[id(match.layout) for match in candidates], None, *map(id, layouts))
+        if (names := self._producers.get(rows)) is None:
+            names = self._producers[rows] = (
+                tuple(dict.fromkeys(name for row in best_matches for name in owners[row.layout])),
+                {name for match in candidates for name in owners[match.layout]},
+            )
+        recipes, possible = names
         statement, problem = self._describe(info, best_matches, recipes, possible)
-        schemes = {_scheme(match, statement, info.shape) for match in best_matches}
-        scheme = schemes.pop() if len(schemes) == 1 else None
-        block, block_problem = _block(best_match, scheme, statement, info, recipes)
+        # What follows from formats and shapes is the same for weights that differ in names alone.
+        kind = (
+            *(rows, statement, info.format, info.shape),
+            *[
+                (id(part), tensor.shape)
+                for match in best_matches
+                for part, tensor in match.parts.values()
+            ],
+        )
+        if (verdict := self._verdicts.get(kind)) is None:
+            verdict = self._verdicts[kind] = self._verdict(info, best_matches, statement, recipes)
+        scheme, block, block_problem, is_evident = verdict
         missing = self._missing(best_match, statement)
-        evident = None if self._sources or scheme is None else _evident_block(best_match, info)
-        if scheme == "fp8_block":
-            block = block or evident
         return QuantizedWeight(
             numbered_kernel(info.name)
             or name_part(tail(best_match.weight).removeprefix("_"), best_match.weight),
             scheme,
             block,
-            tuple(recipes),
+            recipes,
             info.name,
             {tensor.name: part.role for part, tensor in best_match.parts.values()},
             problem or block_problem or missing,
-            by_shapes=evident is not None,
-            layouts=tuple(match.layout for match in best_matches),
+            by_shapes=is_evident,
+            layouts=layouts,
         )
+
+    def _verdict(
+        self,
+        info: Described,
+        matches: Sequence[Match[Described]],
+        statement: Stated,
+        recipes: Sequence[str],
+    ) -> _Verdict:
+        schemes = {_scheme(match, statement, info.shape) for match in matches}
+        scheme = schemes.pop() if len(schemes) == 1 else None
+        block, problem = _block(matches[0], scheme, statement, info, recipes)
+        evident = None if self._sources or scheme is None else _evident_block(matches[0], info)
+        if scheme == "fp8_block":
+            block = block or evident
+        return scheme, block, problem, evident is not None
 
     def _scales_of(self, layout: Layout, name: str, info: Described, is_named: bool) -> list[str]:
         """Name what a payload of this name and format lacks: the scale, if all else is there."""
@@ -352,6 +390,20 @@ def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, claim: Sta
             if None not in (value_before, value) and value_before != value:
                 return _differing(other, origin, f"another {name} each, {value_before} and {value}")
     return None
+
+
+def _need_of(layout: Layout) -> _Need:
+    """Return the name of a part without which a payload has another layout; "" if none is known."""
+    payload = layout.payload
+    names = [part.name for part in layout.parts if part.is_required and part.name[0] == "_"]
+    return (len(payload), names[0]) if names and payload[:1] in ("", "_") else (0, "")
+
+
+def _best(matches: Sequence[Match[Described]]) -> list[Match[Described]]:
+    """Return the matches of the highest rank."""
+    ranks = [*map(_rank, matches)]
+    best = max(ranks)
+    return [match for match, rank in zip(matches, ranks, strict=True) if rank == best]
 
 
 def _rank(match: Match[Described]) -> tuple[int, bool, bool]:

@@ -70,7 +70,6 @@ from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import (
     Decoding,
     can_be_stacked,
-    part_names,
     stack_of,
 )
 from castwise.quantization.weights.decoding import Slab as Cut
@@ -322,9 +321,13 @@ class _DecodedKind:
 
     def tensor(self, weight: QuantizedWeight, reading: Decoding) -> DerivedTensor:
         """Describe a weight as it is decoded."""
-        plan = reading._replace(rows=partial(self._rows, reading.rows, weight.payload))
+        is_stacked = self.stack is not None
+        plan = reading._replace(
+            rows=partial(self._rows, reading.rows, weight.payload),
+            stack=self._read_stack if is_stacked else None,
+        )
         slabs = partial(_slabs, plan, self._decode, weight.name)
-        member = None if self.stack is None else part_names(plan.whole)
+        member = plan.parts if is_stacked else None
         return DerivedTensor(
             derived_info(weight.name, weight.scheme or "quantized", plan.shape, self.nbytes),
             self._decode.format,
@@ -359,17 +362,22 @@ class _DecodedKind:
         if "zero points" not in self._warn.kinds and wrapped_zeros(q):
             yield "zero points", WRAPPED.format(payload)
 
-    def _decode_stack(
-        self, names: Sequence[Sequence[str]]
-    ) -> tuple[Sequence[NDArray[Any]], Sequence[DecodeReport | None]] | None:
-        """Read and decode small weights; None if one loses values, or is warned of."""
-        tensors, arithmetic = self._facts.stored_tensors, self._decode.arithmetic
+    def _read_stack(self, names: Sequence[Sequence[str]]) -> QuantizedArray | None:
+        """Read small weights; None if one cannot be read, or is warned of."""
+        tensors = self._facts.stored_tensors
         try:
             stacks = [tensors.stack(part) for part in zip(*names, strict=True)]
         except CheckpointError:
             return None
         q = stack_of(self._whole, stacks)
-        if any(self._doubts(q, "")):
+        return None if any(self._doubts(q, "")) else q
+
+    def _decode_stack(
+        self, names: Sequence[Sequence[str]]
+    ) -> tuple[Sequence[NDArray[Any]], Sequence[DecodeReport | None]] | None:
+        """Read and decode small weights; None if one loses values, or is warned of."""
+        q, arithmetic = self._read_stack(names), self._decode.arithmetic
+        if q is None:
             return None
         values, report = dequantize(q, self._dtype, arithmetic=arithmetic, threads=1), None
         if self._decode.counts_losses:

@@ -100,14 +100,15 @@ def check_parts(weight_in_form: TranscodedWeight, recipe: str, *, are_experts: b
             array = tensors.read(name)
             if array.size != 1 or not np.isfinite(array).all() or not (array > 0).all():
                 raise ValueError(f"{name!r} is not one positive number")
-    if plan.whole is not None and plan.whole.block == (0, 0) and plan.whole.scale.size > 1:
+    whole = plan.alike
+    if whole is not None and whole.block == (0, 0) and whole.scale.size > 1:
         raise ValueError(
             f"{weight.scale!r} has a scale for each expert, and {recipe} stores one for all; "
             f"{AGAIN}"
         )
     info = tensors[weight.payload]
     is_matrix, is_stack = (len(plan.matrix_shape) == axes for axes in (MATRIX, STACK))
-    if is_stack and plan.whole is not None and _has_inputs_as_rows(plan.whole):
+    if is_stack and whole is not None and _has_inputs_as_rows(whole):
         raise ValueError(
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
             f"stores them as rows; {AGAIN}"

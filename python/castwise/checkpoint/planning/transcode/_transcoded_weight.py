@@ -56,7 +56,6 @@ from castwise.quantization.weights.decoding import (
     Decoding,
     can_be_stacked,
     is_stacked_alike,
-    part_names,
     stack_of,
 )
 
@@ -101,7 +100,7 @@ class TranscodedWeight:
         self._is_prepared = False
         self._warn = warn
         self._names = {role: name for name, role in weight.parts.items()}
-        whole = plan.whole
+        whole = plan.alike  # one of several has no index
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copies: set[str] = set()
         self._single_slabs: dict[str, SingleSlabs] = {}
@@ -271,7 +270,7 @@ class TranscodedWeight:
         form, whole, tensors = self.form, self.plan.whole, self.stored_tensors
         assert form is not None, "by `becomes`"  # noqa: S101
         try:
-            names = [part_names(weight.plan.whole) for weight in weights]
+            names = [weight.plan.parts for weight in weights]
             q = stack_of(whole, [tensors.stack(part) for part in zip(*names, strict=True)])
         except CheckpointError:
             return None
