@@ -96,7 +96,7 @@ pub fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -> bool 
     let axes = shape.iter().zip(strides);
     let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
     let mut axes: SmallVec<[_; 3]> = axes.filter(|&(_, length)| length > 1).collect();
-    axes.sort_unstable();
+    sort_few(&mut axes, |near, far| near <= far);
     if shape.contains(&0) {
         return false;
     }

@@ -6,6 +6,7 @@ use castwise_core::cast::{Settings, Source, Target, cast};
 use castwise_core::codec::options::Options;
 use castwise_core::error::Error;
 use castwise_core::format::{Format, Kind};
+use castwise_core::sort_few::sort_few;
 
 /// The sizes of the integers as which items are copied, the largest first.
 const UNITS: [usize; 4] = [8, 4, 2, 1];
@@ -62,7 +63,7 @@ fn reach(shape: &[usize], item: usize, strides: &[usize]) -> Option<usize> {
 fn dense(shape: &[usize], item: usize, strides: &[usize]) -> bool {
     let axes = shape.iter().zip(strides).filter(|&(&length, _)| length > 1);
     let mut axes: SmallVec<[(usize, usize); 4]> = axes.map(|(&length, &stride)| (stride, length)).collect();
-    axes.sort_unstable();
+    sort_few(&mut axes, |near, far| near <= far);
     let mut next = item;
     shape.len() == strides.len()
         && axes.into_iter().all(|(stride, length)| {

@@ -103,7 +103,7 @@ fn extents(shape: &[usize], limits: &[usize], orders: &[Vec<usize>; 2], count: u
         let mut runs: Vec<(usize, usize)> =
             orders.iter().filter_map(|order| open_run(order, &extents, shape)).collect();
         // Doubled, the shorter run first, as far as it goes.
-        runs.sort_unstable();
+        sort_few(&mut runs, |short, long| short <= long);
         let all: usize = extents.iter().product();
         let grown = runs.into_iter().find_map(|(_, axis)| {
             let extent = (2 * extents[axis]).min(shape[axis]).min(limits[axis]);
