@@ -1,7 +1,5 @@
 """Tell real floats from other dtypes: numpy's `issubdtype` does not know those of ml_dtypes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tell numbers from True and False, which Python counts as 1 and 0."""
 
-from __future__ import annotations
-
 from typing import TypeGuard
 
 import numpy as np

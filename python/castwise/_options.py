@@ -3,8 +3,6 @@
 `tests/test_types.py` compares the two.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, TypedDict

@@ -5,8 +5,6 @@ registry. A leaf's path consists of the keys, indices and field names that lead 
 between them.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import operator

@@ -1,7 +1,5 @@
 """Replace the code of a function, and restore it. Experimental: it patches other libraries."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator

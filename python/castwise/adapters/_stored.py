@@ -5,8 +5,6 @@ through memory in blocks: of whole chunks of both, and of `BLOCK` bytes where ch
 does an array of numpy that is cast into one in a file.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

@@ -1,7 +1,5 @@
 """The adapter by which `castwise.cast` and `castwise.cast_tree` cast TensorFlow's tensors."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

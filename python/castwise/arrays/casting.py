@@ -1,7 +1,5 @@
 """Cast every array of a nested structure."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import warnings

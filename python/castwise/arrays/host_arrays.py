@@ -4,8 +4,6 @@ Numpy reads nulls as NaN or zero, and integers beside nulls as rounded float64. 
 are not null are read alone, and frames column by column. Leaves of trees may be such arrays.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """How other libraries cast: `library_casts.toml`, of which `like=` and a page are made."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measure how far one array is from another, added up over their pieces."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """A way to cast: one rounding or two, each with its options, and zeros for subnormals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

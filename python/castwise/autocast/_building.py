@@ -1,7 +1,5 @@
 """The first call of a layer: its path and its weights, made once and completely."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Iterator

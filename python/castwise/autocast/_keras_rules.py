@@ -9,8 +9,6 @@ any                      else                             its compute dtype
 ```
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from functools import lru_cache

@@ -9,8 +9,6 @@ integers and Python's numbers has that dtype. Layers compute with these, so that
 no casts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

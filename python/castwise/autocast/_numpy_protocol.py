@@ -1,7 +1,5 @@
 """Let numpy and Python's operators use a variable's value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 

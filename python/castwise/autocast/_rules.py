@@ -1,7 +1,5 @@
 """What the rules of dialects use of a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

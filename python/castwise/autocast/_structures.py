@@ -1,7 +1,5 @@
 """Nested arguments of layers: dicts, lists and tuples. All else is a leaf, also dataclasses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 

@@ -3,8 +3,6 @@
 Each call has the scope of its layer's compute dtype, if that is a float.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

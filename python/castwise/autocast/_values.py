@@ -1,7 +1,5 @@
 """What variables are made of: check names, shapes and values, or make them."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """The maps that come with castwise, by name: what common families of models keep (maps.toml)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Sequence
 from functools import cache

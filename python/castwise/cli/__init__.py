@@ -6,8 +6,6 @@ were NaN and became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoe
 output has gone, 143 terminated.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

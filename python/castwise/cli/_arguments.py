@@ -1,7 +1,5 @@
 """The arguments of commands: options as their fields describe them, and what is shown."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field

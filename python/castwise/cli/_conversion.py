@@ -1,7 +1,5 @@
 """Run what writes a checkpoint: its options, progress, table and report, losses and exit code."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

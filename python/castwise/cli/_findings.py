@@ -1,7 +1,5 @@
 """What a cast or a decoding lost, in words, and whether that is a finding for the exit code."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence

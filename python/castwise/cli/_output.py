@@ -1,7 +1,5 @@
 """What all commands share: exit codes, messages, tables for people, JSON for programs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands, and the parser of their arguments: suggestions, and usage in one line."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

@@ -4,8 +4,6 @@ Files are checked before the work, and complete when they appear. What fails aft
 standard output, is said when all else is written and shown.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import stat

@@ -1,7 +1,5 @@
 """`castwise advise`: which format or scheme each weight gets."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """`castwise cast`: cast a checkpoint and print what that lost."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

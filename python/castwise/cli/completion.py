@@ -1,7 +1,5 @@
 """`castwise completion`: the script with which a shell completes commands and options."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Mapping
 

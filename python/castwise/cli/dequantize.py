@@ -1,7 +1,5 @@
 """`castwise dequantize`: decode the quantized weights of a checkpoint."""
 
-from __future__ import annotations
-
 from castwise.checkpoint.requests.options import Dequantize
 from castwise.cli._conversion import ConversionCommand
 

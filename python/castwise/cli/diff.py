@@ -1,7 +1,5 @@
 """`castwise diff`: what differs between two checkpoints, and what explains it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

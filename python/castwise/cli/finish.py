@@ -1,7 +1,5 @@
 """`castwise finish`: make a checkpoint of the parts that runs with `--part` have converted."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

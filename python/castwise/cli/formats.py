@@ -1,7 +1,5 @@
 """`castwise formats`: every format of the table."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Any

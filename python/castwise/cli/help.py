@@ -1,7 +1,5 @@
 """`castwise help`: the help of a command."""
 
-from __future__ import annotations
-
 import argparse
 
 from castwise.cli._output import OK, show

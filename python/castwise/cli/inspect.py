@@ -1,7 +1,5 @@
 """`castwise inspect`: what a checkpoint holds."""
 
-from __future__ import annotations
-
 import argparse
 
 from castwise import checkpoint

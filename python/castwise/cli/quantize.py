@@ -1,7 +1,5 @@
 """`castwise quantize`: quantize the weights of a checkpoint."""
 
-from __future__ import annotations
-
 import argparse
 
 from castwise.checkpoint.requests.options import Quantize

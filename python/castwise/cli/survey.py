@@ -1,7 +1,5 @@
 """`castwise survey`: where the magnitudes of a checkpoint lie, and what formats would lose."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """`castwise transcode`: convert a quantized checkpoint to another producer's layout."""
 
-from __future__ import annotations
-
 import argparse
 
 from castwise.checkpoint import CastSummary

@@ -1,7 +1,5 @@
 """`castwise verify`: compare the values of two checkpoints, or check who loads one."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import get_args

@@ -1,7 +1,5 @@
 """Convert policies to and from names, dtypes and Keras' dictionaries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Report what a map does to the paths of a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

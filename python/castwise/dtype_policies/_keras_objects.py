@@ -1,7 +1,5 @@
 """Objects to and from Keras' dictionaries: module, class_name, config, registered_name."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol

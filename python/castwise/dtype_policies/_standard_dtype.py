@@ -1,7 +1,5 @@
 """Keras' names of dtypes, from all that Keras accepts as a dtype."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from castwise._core import parse_dtype

@@ -1,7 +1,5 @@
 """Let numpy's own casts, such as `astype`, run on castwise's kernels."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

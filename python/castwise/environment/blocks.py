@@ -4,8 +4,6 @@ The variable holds a chain of frames, the innermost first. A frame is a named tu
 `block` and `outer`, of which `block` is None for what is entered and left by other means.
 """
 
-from __future__ import annotations
-
 from contextvars import ContextVar, Token
 from typing import Any, Protocol, Self
 

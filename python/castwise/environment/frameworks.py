@@ -1,7 +1,5 @@
 """Import optional frameworks; where one is missing, the error says how to install it."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

@@ -1,7 +1,5 @@
 """A change of the whole process that several callers can ask for, and take back."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Obey the environment variables `CASTWISE_*`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Multiply and divide by a loss scale as other libraries do, also by 0 and infinity."""
 
-from __future__ import annotations
-
 import numbers
 from typing import Any
 

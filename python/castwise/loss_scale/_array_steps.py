@@ -11,8 +11,6 @@ both       limited   between the minimum and the maximum, for presets that see t
 ```
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 

@@ -6,8 +6,6 @@ ready --unscale_--> unscaled --step--> stepped
 ```
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import warnings

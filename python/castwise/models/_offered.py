@@ -1,7 +1,5 @@
 """Architectures that packages offer as entry points: each a file in the format of the table."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from functools import cache

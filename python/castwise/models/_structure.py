@@ -1,7 +1,5 @@
 """The rules for tensors that no architecture of the table knows: by their names alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What inference engines join into one weight and build unquantized: rows of `engines.txt`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

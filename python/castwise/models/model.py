@@ -1,7 +1,5 @@
 """A model: the role of each of its tensors, its axes, and what engines join."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reports that people look at: one description of what a value shows, as text and as HTML."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 from castwise.rendering.sheet import Sheet

@@ -1,7 +1,5 @@
 """Pictures of sheets, as SVG that takes its colors from the page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from html import escape

@@ -1,7 +1,5 @@
 """Sheets as HTML: a fragment for notebooks, and a page that needs nothing beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import islice

@@ -1,7 +1,5 @@
 """What a cast lost, or would lose: the decision first, then the counts, then their meanings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

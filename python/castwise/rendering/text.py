@@ -1,7 +1,5 @@
 """Sheets as text: columns that fit a terminal, and color where it takes it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice

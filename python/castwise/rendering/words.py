@@ -1,7 +1,5 @@
 """Names, shapes and sizes, as all reports write them."""
 
-from __future__ import annotations
-
 import re
 
 _KILO = 1000

@@ -5,8 +5,6 @@ answers it. Blocks are drawn that have the maxima and the densities of the surve
 quantizes them with either choice of scales.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rename arguments and classes in errors, from castwise's names to those of a dialect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

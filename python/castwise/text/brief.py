@@ -1,7 +1,5 @@
 """Short texts for `repr`: what an object is, in at most three lines, however much it holds."""
 
-from __future__ import annotations
-
 import dataclasses
 import reprlib
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ They may come from anybody: what is no regular file, too large, or takes time or
 proportion to parse, is refused.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 A name in a folder of somebody else may lead to a device without an end, or to a pipe that blocks.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from io import BufferedReader

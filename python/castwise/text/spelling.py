@@ -1,7 +1,5 @@
 """Find what a name means, or the known name that a wrong one may have meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar

@@ -6,8 +6,6 @@ by operations on their codes, which leave XLA nothing to interpret; it converts 
 single right answer: to wider floats, between integers, and whole numbers within range.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ compute its dtypes, or have more state than its name; so its policy is wrapped, 
 it for every answer.
 """
 
-from __future__ import annotations
-
 import functools
 from operator import attrgetter
 from typing import Any

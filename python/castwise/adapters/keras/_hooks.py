@@ -1,7 +1,5 @@
 """The hooks that run in Keras' functions while castwise is installed."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from importlib import import_module

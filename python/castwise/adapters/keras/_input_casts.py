@@ -6,8 +6,6 @@ checks the kernels' result for that, and leaves other arrays to Keras. Second, f
 float32 before it is rounded to 16 bits, except to float16 on the numpy backend.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

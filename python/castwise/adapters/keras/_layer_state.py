@@ -1,7 +1,5 @@
 """Cast what layers hold in place: the objects stay the same, and so do those of optimizers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Match the keys of a map with the layers of a model, also where loading changed their paths."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Change the policies of existing models, and cast their variables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

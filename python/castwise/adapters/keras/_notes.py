@@ -1,7 +1,5 @@
 """Write notes on what the caller may have to do after policies were applied to a model."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

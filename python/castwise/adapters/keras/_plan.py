@@ -1,7 +1,5 @@
 """Plan the change of each layer of a model; everything is checked before anything is changed."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Convert policies from castwise to Keras and back, class by class."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any

@@ -5,8 +5,6 @@ the end of a ``with``. It notes the state of torch's own autocast, and that of n
 implementations get a function that notes castwise's.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable

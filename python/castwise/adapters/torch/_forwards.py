@@ -4,8 +4,6 @@ It stands in the module, because torch.compile compiles anew for that, and for n
 and no hook (`skip_nnmodule_hook_guards`). Hooks would also miss code that calls `forward` itself.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

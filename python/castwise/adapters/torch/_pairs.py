@@ -4,8 +4,6 @@ The pairs lie along the last dimension, the first number in the low half of the 
 are (M, K / 2) elements, as in torch's pull request 191928. torch has the dtype, but no casts of it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

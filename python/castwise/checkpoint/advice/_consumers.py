@@ -1,7 +1,5 @@
 """What a consumer loads of a model: the recipe, and the schemes that its weights may get."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ and Zoltners, "The multiple-choice knapsack problem", 1979). What that leaves be
 the whole solution is searched exactly, among options whose reduced cost is within the gap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

@@ -1,7 +1,5 @@
 """What advice would be carried out to, checked as the conversions check it before they write."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reads every weight once, in bands of rows, and predicts what its candidates lose."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Advice: a choice for each group of weights, its map, and the alternatives."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

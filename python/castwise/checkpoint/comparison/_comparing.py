@@ -1,7 +1,5 @@
 """Compare a tensor of one checkpoint with one of another: measure, and explain what differs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

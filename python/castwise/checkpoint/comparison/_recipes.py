@@ -1,7 +1,5 @@
 """Recipes that may have made one array of another: casts, and what stands before and after them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

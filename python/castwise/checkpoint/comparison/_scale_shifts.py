@@ -1,7 +1,5 @@
 """By how many codes the block scales of one weight are above those of another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

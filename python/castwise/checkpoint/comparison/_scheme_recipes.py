@@ -1,7 +1,5 @@
 """How a matrix may have been quantized and decoded: scheme, producer, and rule of its scales."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Whether two quantized weights have the same codes and scales, whatever they are stored in."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

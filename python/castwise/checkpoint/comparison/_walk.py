@@ -4,8 +4,6 @@ What takes long is computed ahead, several pieces at a time; what was learned of
 the next one, and is taken in their order.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, wait

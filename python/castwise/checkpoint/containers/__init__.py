@@ -1,7 +1,5 @@
 """The containers of tensors, and which one a path names."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the first bytes of a file tell of its container, whatever its name is."""
 
-from __future__ import annotations
-
 import re
 import struct
 from pathlib import Path

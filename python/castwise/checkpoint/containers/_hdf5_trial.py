@@ -1,7 +1,5 @@
 """Read an HDF5 file in another process first, because libhdf5 crashes on some damaged ones."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ castwise writes them as a record with one field of unsigned integers, named afte
 it at no cost, and castwise knows what it is.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

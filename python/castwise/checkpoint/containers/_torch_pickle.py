@@ -8,8 +8,6 @@ What can be claimed is bounded: a pickle has at most 64 MiB and 16 million instr
 or number no more bytes than are left.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO

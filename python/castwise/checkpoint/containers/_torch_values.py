@@ -4,8 +4,6 @@ Nothing of torch is imported. A dense tensor is described by the calls with whic
 what stands for them here only checks their arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Zip files as containers: untrusted, so that what they claim is checked against their size."""
 
-from __future__ import annotations
-
 import errno
 import re
 import shutil

@@ -11,8 +11,6 @@ listed nor such a form are refused: nobody can tell whether they belong to the m
 files are just carried along.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ Only the weights are cast; everything else is copied byte for byte. The dtype po
 weights to these when it loads them.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """`.npy`: one array, no names, no metadata; its data follows the header and is never a pickle."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any

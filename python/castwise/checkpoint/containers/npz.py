@@ -5,8 +5,6 @@ as bytes. Members that are not arrays are carried along. A zip file is untrusted
 promise more than its compressed bytes can hold, so that no array is larger than the file allows.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

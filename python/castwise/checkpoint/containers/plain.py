@@ -1,7 +1,5 @@
 """Containers of a header and tensors as they are: only the header is left to derived classes."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ to format). Other libraries read the bytes; castwise restores the format. So are
 written, since no library reads their packed codes, `F6_E2M3` and `F6_E3M2`; castwise reads them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """What states how the tensors of a component are stored: files beside them, and the shards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

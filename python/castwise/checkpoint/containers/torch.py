@@ -7,8 +7,6 @@ training checkpoint has the model under a key of its own, such as "state_dict", 
 those of the file.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import zipfile

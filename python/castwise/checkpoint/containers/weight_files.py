@@ -4,8 +4,6 @@ Loaders know files by their names, and so does a folder: safetensors before torc
 the file without that part of its name, the adapter of peft beside the model that it adapts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Containers whose files state all of a model: hyperparameters, tokens, types of tensors."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

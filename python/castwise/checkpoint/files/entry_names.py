@@ -1,7 +1,5 @@
 """Check the entries of folders, stores, indexes and archives, whose names others chose."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -9,8 +9,6 @@ So does the folder of a run that can be resumed, `.NAME.resumable.castwise-tmp`,
 beside it, until another run for the same destination resumes it or begins anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

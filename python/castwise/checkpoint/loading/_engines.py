@@ -4,8 +4,6 @@
 `modelopt_quant.py`) and `utils/quant_utils.py` (SGLang: `utils.py`) of either.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

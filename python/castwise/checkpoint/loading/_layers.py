@@ -5,8 +5,6 @@ of them have, and which of these each kind has. All other parts are in all of th
 flag brings those. Of classes without such rows, as users' files may be, nothing is reported.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What mlx-lm 0.32.2 loads: `load_model` of its `utils.py`, and `sanitize` of its models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 same names and `core_model_loading.py`; `quantization/lifecycle/apply.py` and `utils/match.py` here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil

@@ -1,7 +1,5 @@
 """What keeps a consumer from loading a checkpoint as it stands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Readers of shards with derived tensors, one for each kind of container."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from typing import Any

@@ -1,7 +1,5 @@
 """One component of a checkpoint: as it is read, and what it becomes."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Refuse what would not be loaded, before anything is written."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

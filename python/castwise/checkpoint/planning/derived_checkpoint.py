@@ -1,7 +1,5 @@
 """A checkpoint whose tensors are derived from those of another: what is to be written of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import Counter

@@ -4,8 +4,6 @@ Files beside the tensors say how they are quantized; where they say nothing, nam
 shapes do.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Read parts of stored tensors, from whatever shard they are in, by several threads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The quantized checkpoints that castwise writes: which schemes, for whom, and of what weights."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Plan what decodes, quantizes or transcodes a checkpoint."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Push what a conversion writes to a repository of the Hugging Face Hub, as one commit."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator

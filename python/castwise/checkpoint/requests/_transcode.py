@@ -1,7 +1,5 @@
 """Check in which form a quantized checkpoint is to be stored."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

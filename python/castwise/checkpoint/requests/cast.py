@@ -1,7 +1,5 @@
 """Plan a cast."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

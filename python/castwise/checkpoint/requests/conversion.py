@@ -1,7 +1,5 @@
 """Carry out a conversion: a file, a folder, a part of either, or a repository of the Hub."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path

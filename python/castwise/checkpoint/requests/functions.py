@@ -1,7 +1,5 @@
 """Make the public functions of the fields of requests and runs: signature and documentation."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Check what is to be quantized, and how."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The model card of a conversion: what the source's says, and what was done."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """What conversions show: a row for the tensors of all layers, a pair of formats, or each tensor."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ time. Else pieces of about a mebibyte pass through here. A tensor that must chan
 whose result depends on places in C order, is brought into C order in a temporary file first.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Let an executor convert a file in batches: threads, processes, or the workers of a cluster."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future

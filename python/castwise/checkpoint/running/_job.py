@@ -4,8 +4,6 @@ What a run leaves for another one, the parts of a conversion or the shards to re
 job beside it. A run with another job must not touch it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

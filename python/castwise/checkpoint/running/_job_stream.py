@@ -4,8 +4,6 @@ Parts that a job makes beside its payload wait in a temporary file. A payload ne
 the file stays small: where other parts come before it, they are made by themselves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The files to be written, and which tensors of the source go into each."""
 
-from __future__ import annotations
-
 import io
 import os
 import tempfile

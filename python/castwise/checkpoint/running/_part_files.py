@@ -4,8 +4,6 @@ Every part gives each file its size and all but its tensors, so that it makes no
 one is the first, and whether a file was lost meanwhile.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterable, Iterator

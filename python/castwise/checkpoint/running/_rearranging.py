@@ -4,8 +4,6 @@ A block is chosen so that its items stand in long runs in both files: for a matr
 a square. So the memory is that of a few blocks, however large and of whatever shape the tensor is.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Divide tensors into the files to be written, and name these."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

@@ -1,7 +1,5 @@
 """The files of a folder beside its tensors: which a cast copies, and which it leaves out."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """How the destination of a run is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

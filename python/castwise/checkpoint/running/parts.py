@@ -5,8 +5,6 @@ before it writes a byte of the result, and no run of another job writes beside i
 bytes into files that all write into, and then its page. Whatever stops it, it is run again.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Sizes in bytes, as users give them."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Cast a checkpoint into one file."""
 
-from __future__ import annotations
-
 import logging
 import zipfile
 from collections.abc import Callable, Mapping, Sequence

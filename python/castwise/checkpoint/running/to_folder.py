@@ -1,7 +1,5 @@
 """Cast a checkpoint into a folder of shards, and carry its other files along."""
 
-from __future__ import annotations
-
 import logging
 import stat
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@
 array([1., 2.], dtype=float16)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

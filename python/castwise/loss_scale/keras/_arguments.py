@@ -1,7 +1,5 @@
 """Check the arguments, gradients and configs of `LossScaleOptimizer`."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import math

@@ -3,8 +3,6 @@
 Importing this module imports Keras.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Check the arguments and configs of TF 2's `LossScaleOptimizer`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ accepted in their place. Operations of TensorFlow compute the loss scale, so tha
 eager execution, ``tf.function``, XLA and distribution strategies.
 """
 
-from __future__ import annotations
-
 import functools
 import types
 from collections.abc import Iterable

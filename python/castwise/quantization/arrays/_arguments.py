@@ -1,7 +1,5 @@
 """Check the arguments of public functions, before anything is made of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Real

@@ -1,7 +1,5 @@
 """Refuse parts of a quantized array that do not fit each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Compare a plain matrix with a quantized one, without decoding it first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Between two producers codes are unsigned numbers of so many bits, one per byte, 
 weight, and scales and zero points those of the blocks of each row, whatever they are packed in.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from fractions import Fraction

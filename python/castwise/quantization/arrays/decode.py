@@ -1,7 +1,5 @@
 """Decode quantized arrays: what the core needs to know of their parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which layout of a producer some parts are, and of what scheme and shape the weight is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain

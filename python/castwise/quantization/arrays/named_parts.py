@@ -1,7 +1,5 @@
 """The parts of quantized arrays under the names that producers give them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The report of what quantization lost."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from typing import Any

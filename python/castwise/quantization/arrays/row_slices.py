@@ -1,7 +1,5 @@
 """Cut quantized arrays by rows: what of each part belongs to rows of one matrix."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

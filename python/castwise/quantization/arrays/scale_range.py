@@ -1,7 +1,5 @@
 """Scales that their format does not hold: what a recipe loses of a weight that its scheme keeps."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable

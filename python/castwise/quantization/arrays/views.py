@@ -4,8 +4,6 @@ The core sees a stack of matrices whose codes are packed along the last axis. `V
 arrays into that form, by views where they are large, and back.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

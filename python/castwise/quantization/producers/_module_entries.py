@@ -1,7 +1,5 @@
 """What GPTQModel and auto-round state of single modules, in sections of several methods."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache

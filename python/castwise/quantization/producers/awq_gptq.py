@@ -1,7 +1,5 @@
 """AutoAWQ, AutoGPTQ and GPTQModel: integers in words, packed along outputs or inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

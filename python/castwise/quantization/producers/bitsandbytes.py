@@ -1,7 +1,5 @@
 """bitsandbytes: int8 in rows, and maps of 16 values in flat blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The types of ggml, of llama.cpp: blocks of bytes that hold scales and codes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """ComfyUI: float8, and blocks padded to tiles, each weight beside a tensor that names its form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

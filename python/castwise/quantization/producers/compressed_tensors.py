@@ -1,7 +1,5 @@
 """compressed-tensors: layouts, groups of its configurations, and what it writes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ Files are untrusted: a value of another type than its producer writes counts as 
 there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations

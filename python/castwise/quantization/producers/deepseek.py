@@ -1,7 +1,5 @@
 """DeepSeek: float8 in blocks as of V3, which transformers writes alike, and float4 as of V4."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ AutoFP8 is that from which vLLM took its first float8, and FBGEMM's kernels take
 the files of Mistral name scales as no others do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

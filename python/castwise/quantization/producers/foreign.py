@@ -1,7 +1,5 @@
 """Which tensors beside a payload are not part of how its producer stores it."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Which rows and columns share a scale, and how many containers, blocks and tiles hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """GGUF, whose files state the type of each tensor, and what decodes types without parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

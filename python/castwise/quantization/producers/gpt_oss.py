@@ -1,7 +1,5 @@
 """gpt-oss: experts of float4 in blocks, as OpenAI stores them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from castwise.quantization.producers.layouts import OF_E8M0, OF_U8, Layout, Storage, scale_part

@@ -1,7 +1,5 @@
 """Keras, whose files number the variables of layers: see `keras_layers` for the layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import TypeVar

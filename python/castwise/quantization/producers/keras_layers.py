@@ -4,8 +4,6 @@ A `.keras` file has it; a file of weights alone has not. Keras numbers the varia
 beside them states only the name of the layer: mode, packing and shape stand in the configuration.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

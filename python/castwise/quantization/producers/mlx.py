@@ -1,7 +1,5 @@
 """MLX of Apple: words of codes with a bias for each group, and blocks of microscaling formats."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

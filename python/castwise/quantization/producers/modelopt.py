@@ -1,7 +1,5 @@
 """ModelOpt of NVIDIA: layouts, algorithms as its configurations name them, and what it writes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

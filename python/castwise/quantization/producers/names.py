@@ -1,7 +1,5 @@
 """The names of tensors: components between "." or "/", and what stands beside what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """What a producer offers: layouts, what it states, the rule of its weights, what it writes."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

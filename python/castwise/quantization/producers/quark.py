@@ -1,7 +1,5 @@
 """Quark of AMD."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain

@@ -3,8 +3,6 @@
 A new producer is a module beside this one, and its name in the tuples here that it belongs to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache

@@ -4,8 +4,6 @@ Files are untrusted: a value of another type than its producer writes counts as 
 there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """One quantized weight of a checkpoint: its stored tensors, and what is stated of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """torchao: tensors of its classes, described in metadata of safetensors files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights that are quantized by their types alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 

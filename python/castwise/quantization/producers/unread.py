@@ -3,8 +3,6 @@
 Without them a cast would round scales and take codes for numbers where no configuration is.
 """
 
-from __future__ import annotations
-
 from castwise.quantization.producers.layouts import (
     OF_COUNTS,
     OF_FP8,

@@ -1,7 +1,5 @@
 """Find the quantized weights of a checkpoint from names, formats, shapes and what is stated."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The package gguf, and what it does not tell of an architecture: `architectures.toml`."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

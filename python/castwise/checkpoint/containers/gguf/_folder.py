@@ -1,7 +1,5 @@
 """A GGUF file as a model of transformers: what its tensors are there, and what is stated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The types of ggml by their numbers: plain ones, and blocks of bytes."""
 
-from __future__ import annotations
-
 import math
 
 from castwise.checkpoint._errors import CheckpointError, damage

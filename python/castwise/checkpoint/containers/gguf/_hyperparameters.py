@@ -1,7 +1,5 @@
 """The hyperparameters of a model: of its `config.json` as of a GGUF file, and back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

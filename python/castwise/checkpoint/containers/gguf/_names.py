@@ -1,7 +1,5 @@
 """What llama.cpp calls the tensors of a model of transformers: by the map of the package gguf."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The files of a tokenizer, from the tokens of a GGUF file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tokens of a model as llama.cpp wants them, from the files of its tokenizer."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections import Counter

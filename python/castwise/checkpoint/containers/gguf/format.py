@@ -1,7 +1,5 @@
 """What those who plan a GGUF file, or look at one, must know of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial

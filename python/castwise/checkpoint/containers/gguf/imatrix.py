@@ -4,8 +4,6 @@ Its file has two tensors for each weight: `NAME.in_sum2` has the sum of the squa
 channel, and `NAME.counts` how many were added up. Each has a row for each expert.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

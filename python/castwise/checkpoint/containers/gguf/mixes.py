@@ -5,8 +5,6 @@ which llama-cpp-cffi 0.4.44 holds. Newer releases treat a fused `attn_qkv` and a
 values (`category_is_attn_v`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ quantized tensor is one of bytes here, of blocks: its last two axes count the bl
 the bytes of a block, and `stored` is its type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise

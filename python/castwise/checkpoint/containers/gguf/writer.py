@@ -1,7 +1,5 @@
 """Write `.gguf`: the package gguf lays out the header, and castwise the tensors at their places."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

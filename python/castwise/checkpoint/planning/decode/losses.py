@@ -1,7 +1,5 @@
 """Count what decoding the slabs of a weight loses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How quantized weights are to be decoded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of a weight as blocks of bytes, which files of whole models hold."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

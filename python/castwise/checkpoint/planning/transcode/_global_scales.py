@@ -1,7 +1,5 @@
 """The global scale that weights get in another form, found when the first of them is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock

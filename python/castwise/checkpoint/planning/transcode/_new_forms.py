@@ -1,7 +1,5 @@
 """The form that a quantized weight gets as of another producer, and what stands in its way."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

@@ -6,8 +6,6 @@ decodes to the same value at every scale that there is, in bfloat16 and in float
 float32 and exactly. Another scheme is taken only where it has all values.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The codes, scales and zero points of a quantized weight in another form, slab by slab."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A model of transformers as one file: what its tensors become there, and what is stated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Plan what the component of a quantized model becomes in a file of the whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

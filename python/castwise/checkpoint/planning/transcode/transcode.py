@@ -1,7 +1,5 @@
 """Transcode an opened checkpoint: let readers store its weights as another producer does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
