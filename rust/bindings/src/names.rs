@@ -22,8 +22,9 @@ pub(crate) fn likely_names(wanted: &str, names: Vec<String>) -> Vec<String> {
     spelling::likely_names(wanted, &texts).into_iter().map(|place| names[place].clone()).collect()
 }
 
-const GGUF_TYPE: &str = "a quantization of GGUF files, which castwise dequantize reads; castwise quantize writes .gguf files \
-     (--scheme q4_k, or q4_k_m), and llama-quantize of llama.cpp others";
+const GGUF_TYPE: &str = "a quantization of GGUF files, which castwise dequantize reads; castwise.quantization.quantize makes q4_0 \
+     to q8_0 and q2_k to q6_k of arrays, castwise quantize writes these and mixes such as q4_k_m, and llama-quantize of \
+     llama.cpp makes others";
 
 /// What a name of a quantization of GGUF files means; None for other names.
 #[pyfunction]

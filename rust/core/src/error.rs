@@ -134,7 +134,7 @@ pub(crate) fn with_room<T>(argument: &str, length: usize) -> Result<Vec<T>, Erro
     let mut items = Vec::new();
     items.try_reserve_exact(length).map_err(|_| Error::InvalidOption {
         message: format!(
-            "{argument} has {length} along its first axis, more than there is memory for; give a part."
+            "{argument} has {length} items along its first axis, more than memory holds; give a part."
         ),
     })?;
     Ok(items)

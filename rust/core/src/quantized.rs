@@ -92,7 +92,7 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
     if amax > f64::from(f32::MAX) {
         return Err(Error::InvalidOption {
             message: format!(
-                "tensor has a value of magnitude {amax:e}, beyond what scales of float32 are for; divide it."
+                "tensor has a value of magnitude {amax:e}, for which float32 has no scale; divide the tensor first."
             ),
         });
     }

@@ -46,7 +46,7 @@ impl FixedLossScale {
         }
         Err(Error::InvalidOption {
             message: format!(
-                "scale={scale:?} is not valid; use a positive finite number that a 32-bit float holds, as 1024."
+                "scale={scale:?} is not valid; use a positive finite number that a 32-bit float holds, such as 1024."
             ),
         })
     }

@@ -136,7 +136,7 @@ pub(super) fn check(
     let asymmetric = to.zero_point.is_some();
     if to.scale.format.float().is_none_or(|spec| !spec.fits_in(&single()) && spec.signed) {
         return refuse(format!(
-            "scale has dtype {}; use a float of at most 32 bits, or uint8 with scale_format.",
+            "scale has dtype {}; use a float of at most 32 bits, or codes of E8M0 or E4M3 in uint8 (scale_format).",
             to.scale.format.name()
         ));
     }
