@@ -115,6 +115,10 @@ def test_linear_layers_become_blocks(tmp_path: Path, scheme: str, dtype: Any) ->
     targets = {row.name: row.target for row in summary.rows if row.target}
     assert targets == dict.fromkeys(LINEAR, scheme)
     assert all(row.report and row.report.sqnr_db > 5 for row in summary.rows if row.target)
+    lines = str(summary).splitlines()
+    for name in LINEAR:  # the shape of the weight, not of its blocks
+        shape = "x".join(map(str, SHAPES[name]))
+        assert any(line.split()[:2] == [name, shape] for line in lines), str(summary)
     verified = checkpoint.dequantize_file(out, tmp_path / "plain.safetensors", "float32")
     assert verified.rows
 

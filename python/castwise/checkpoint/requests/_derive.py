@@ -13,6 +13,7 @@ from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container, open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.registry import WHOLE_MODELS
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
@@ -109,9 +110,10 @@ def planned_derivation(
         is_other = is_other and destination.suffix.lower() != suffix
         # The rest is what cannot be a file of any kind; ToFile says what can.
         if is_other and (is_container(destination) or suffix != SAFETENSORS):
-            raise CheckpointError(
-                f"{destination}: a quantized checkpoint is a folder or a {suffix} file; name one"
-            )
+            text = f"{destination}: a quantized checkpoint is a folder or a {suffix} file; name one"
+            if isinstance(request, Quantize) and destination.suffix.lower() in WHOLE_MODELS:
+                text += ", or use a scheme of llama.cpp, such as q4_k"
+            raise CheckpointError(text)
         result = derive(checkpoint, is_file=is_file)
         result.check_loading()
         result.warn()

@@ -7,6 +7,7 @@ from typing import Any
 
 from castwise._core import CastReport
 from castwise.checkpoint.results.report import CastRow, DecodeReport
+from castwise.quantization.producers.block_types import BLOCK_TYPES
 from castwise.rendering.sheet import Lines, Section, Sheet, Table
 from castwise.rendering.words import group_name, shape_text, size_text
 from castwise.text.brief import counted
@@ -213,8 +214,11 @@ def _group_names(group: Sequence[CastRow], detail: str) -> tuple[str, ...]:
 
 
 def _weight_shape(row: CastRow) -> tuple[int, ...]:
-    """Return the shape of a weight, also if its codes are packed along the last axis."""
+    """Return the shape of a weight, also if its codes are packed along the last axes."""
     elements = row.report.count if row.report is not None and row.has_scheme else 0
+    _, block, block_bytes = BLOCK_TYPES.get((row.target or "").upper(), (0, 0, 0))
+    if block and row.shape[-1] == block_bytes and elements == math.prod(row.shape[:-1]) * block:
+        return (*row.shape[:-2], row.shape[-2] * block)  # the last axes are blocks and bytes
     rows = math.prod(row.shape[:-1])
     is_packed = elements > math.prod(row.shape) and rows and not elements % rows
     return (*row.shape[:-1], elements // rows) if is_packed else row.shape
