@@ -476,6 +476,21 @@ def test_tensors_of_other_names_are_not_called_loaded(tmp_path: Path) -> None:
     assert "'v_head.weight'" in found.unknown[0]
 
 
+def test_a_type_that_is_not_that_of_the_class_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors, text = decoder({}, "plain"), "the model_type 'gpt2' and LlamaForCausalLM, a class of"
+    folder = write(tmp_path / "gpt2", "LlamaForCausalLM", tensors, None, model_type="gpt2")
+    assert text in checkpoint.verify_loading(folder, "transformers").unknown[-1]
+    checkpoint.quantize_file(folder, tmp_path / "out", "int8_channel")
+    assert text in caplog.text
+    caplog.clear()
+    folder = write(tmp_path / "llama", "LlamaForCausalLM", tensors, None, model_type="llama")
+    assert not checkpoint.verify_loading(folder, "transformers").unknown
+    checkpoint.quantize_file(folder, tmp_path / "out2", "int8_channel")
+    assert "model_type" not in caplog.text
+
+
 def test_an_architecture_of_a_user_is_checked(tmp_path: Path) -> None:
     tensors = weight("blocks.0.fc.weight", "plain") | weight("blocks.0.table.weight", "fp8_channel")
     section = stated(CT, {"fp8_channel": ["Linear"]}, ["blocks.0.fc"])

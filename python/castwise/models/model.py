@@ -81,6 +81,12 @@ class Model:
         return kind if isinstance(kind, str) else ""
 
     @property
+    def type_of_class(self) -> str:
+        """The `model_type` of its class, if the configuration states another one; else empty."""
+        of_class = "" if self.architecture is None else self.architecture.model_type
+        return "" if self.stated_type in {"", of_class} else of_class
+
+    @property
     def title(self) -> str:
         """What messages call it: the type or the class that it states."""
         name = "" if self.architecture is None else self.architecture.name

@@ -21,7 +21,11 @@ from castwise.checkpoint.loading.check import (
     unknown_tensors,
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
-from castwise.checkpoint.planning.checkpoint_model import checked_architecture, component_model
+from castwise.checkpoint.planning.checkpoint_model import (
+    checked_architecture,
+    component_model,
+    contradictions_of_config,
+)
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import consumer_named
 from castwise.checkpoint.results.report import SCHEMA
@@ -181,7 +185,7 @@ def _check(
     form_wanted = model_format(f".{form}")
     architectures: list[str] = []
     problems: list[LoadingProblem] = []
-    unknown = ""
+    unknown, contradictions = "", []
     known_count = len(tensors)
     config = configs.get(CONFIG)
     if statement.unreadable:
@@ -223,6 +227,7 @@ def _check(
     else:
         stored_tensors = StoredTensors(component.shards)
         architectures = [model.architecture.name]
+        contradictions = contradictions_of_config(model)
         known_count -= len(names)
         if names:
             unknown = (
@@ -239,9 +244,8 @@ def _check(
             read=lambda name: stored_tensors.read(name).tobytes(),
         )[consumer]
     count = known_count if architectures else 0
-    return LoadingCheck(
-        place, consumer, architectures, count, problems, [unknown] if unknown else []
-    )
+    unknown_parts = [text for text in (unknown, *contradictions) if text]
+    return LoadingCheck(place, consumer, architectures, count, problems, unknown_parts)
 
 
 def _named_architecture(config: Mapping[str, Any]) -> str:

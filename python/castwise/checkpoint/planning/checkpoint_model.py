@@ -84,6 +84,20 @@ def check_shapes(
     raise CheckpointError(f"tensor {text} in {model.title}; " + remedy + ", or " + LEAVE)
 
 
+def contradictions_of_config(model: Model) -> list[str]:
+    """Write that a configuration has a type and a class of another; nothing if it has not.
+
+    transformers' Auto classes read the type, and vLLM and SGLang the class.
+    """
+    if model.architecture is None or not model.type_of_class:
+        return []
+    return [
+        f"{CONFIG} states the model_type {model.stated_type!r} and {model.architecture.name}, a "
+        f"class of {model.type_of_class!r}: transformers reads the former, engines the latter; "
+        "correct one"
+    ]
+
+
 def check_rows(names: Collection[str], architecture: Architecture | None) -> None:
     """Refuse a row of a user's architecture that is that of none of these tensors.
 

@@ -17,7 +17,11 @@ from castwise.checkpoint.containers import whole_model_refusal
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.planning.checkpoint_model import check_rows, check_shapes
+from castwise.checkpoint.planning.checkpoint_model import (
+    check_rows,
+    check_shapes,
+    contradictions_of_config,
+)
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning.decode.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
@@ -706,6 +710,7 @@ def _warnings(choice: WeightChoice) -> list[str]:
             f"{CONFIG} states {model.title}, and no tensor has a name of that: their names alone "
             "tell what they are; correct it, or say what they are " + parenthesis("architecture")
         )
+    warnings += contradictions_of_config(model)
     tables = (name for name in choice.encodings if model.role(name) in _LOOKED_UP)
     name = next(tables, None)
     is_for_any = choice.encode.consumer is None
