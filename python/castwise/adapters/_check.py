@@ -1,5 +1,7 @@
 """Check that an adapter keeps the promises of the protocol."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """Cast every array of a nested structure."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import warnings

@@ -1,5 +1,7 @@
 """`compare`: where two arrays differ, and by how much."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`AutoCastVariable`: stored in one dtype, seen in that of a scope."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from functools import partialmethod
 from typing import Any

@@ -1,5 +1,7 @@
 """Describe tensors before their data is read, and check what callers say about them."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

@@ -1,5 +1,7 @@
 """Load, save and look into checkpoints as dictionaries of numpy arrays."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Convert policies to and from names, dtypes and Keras' dictionaries."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

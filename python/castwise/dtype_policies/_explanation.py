@@ -1,5 +1,7 @@
 """Report what a map does to the paths of a model."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

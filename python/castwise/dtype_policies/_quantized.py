@@ -1,5 +1,7 @@
 """The policies of quantized layers: how weights are stored, and the policy of all else."""
 
+from __future__ import annotations
+
 import operator
 from typing import Any, ClassVar
 

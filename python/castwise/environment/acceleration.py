@@ -1,5 +1,7 @@
 """Let numpy's own casts, such as `astype`, run on castwise's kernels."""
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Callable

@@ -9,6 +9,8 @@ of the tensors with a DelayedScaling. The caller communicates, by `torch.distrib
 `MPI.Allreduce`, `jax.lax.pmax`, ...
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 

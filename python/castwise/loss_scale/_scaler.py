@@ -1,5 +1,7 @@
 """A mutable loss scale with events, around an immutable one."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

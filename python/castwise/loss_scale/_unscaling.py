@@ -1,5 +1,7 @@
 """Unscale gradients: check, divide and measure them in one pass over memory."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, MappingView, Set
 from typing import Any, Literal, TypeVar, overload

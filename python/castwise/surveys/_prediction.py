@@ -4,6 +4,8 @@ A binade has a count and a sum of squares. Its magnitudes are taken to have a sm
 has both; representatives of it are cast, or quantized, by castwise itself.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields

@@ -1,5 +1,7 @@
 """The tables of a survey, as arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Cast the leaves of pytrees by map."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, TypeVar, Unpack
 
 from castwise._options import TreeOptions

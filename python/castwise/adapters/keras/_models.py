@@ -1,5 +1,7 @@
 """Change the policies of existing models, and cast their variables."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Report what the application of policies changed in a model."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from castwise.dtype_policies import Explanation

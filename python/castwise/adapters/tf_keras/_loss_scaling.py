@@ -3,6 +3,8 @@
 Both wrap the same optimizer of tf_keras, so that the given one must not be used afterwards.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Copy models of TF 2 under other policies: from their configs, with the weights cast."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Convert policies from castwise to TF 2 and back."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from castwise.compat.tf_keras.mixed_precision import Policy

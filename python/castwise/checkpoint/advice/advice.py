@@ -1,5 +1,7 @@
 """Advice: a choice for each group of weights, its map, and the alternatives."""
 
+from __future__ import annotations
+
 import math
 import os
 import re

@@ -1,5 +1,7 @@
 """What differs between two checkpoints, by how much, and what explains it."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Callable, Mapping

@@ -1,5 +1,7 @@
 """Find the recipe that makes one tensor of another, and prove it on every element."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

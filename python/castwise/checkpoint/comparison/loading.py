@@ -1,5 +1,7 @@
 """Does a consumer load a checkpoint? Asked of its headers and of what is stated beside them."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

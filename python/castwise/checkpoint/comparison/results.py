@@ -1,5 +1,7 @@
 """What `diff` found: the structure, the values, and what explains them."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Compare the values of two checkpoints, whatever they are stored as."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Callable, Mapping

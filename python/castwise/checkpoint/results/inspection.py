@@ -1,5 +1,7 @@
 """The contents of the headers of a checkpoint, as a value that prints as tables."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The summary of a conversion, or of a dry run: what became of all tensors, and what that lost."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,5 +1,7 @@
 """Keras 3's `LossScaleOptimizer`, around any object with `apply` or `apply_gradients`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 

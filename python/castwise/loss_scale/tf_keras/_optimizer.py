@@ -1,5 +1,7 @@
 """TF 2's `LossScaleOptimizer`, around any object with `apply_gradients`."""
 
+from __future__ import annotations
+
 import logging
 import math
 from abc import ABCMeta

@@ -1,5 +1,7 @@
 """Quantized arrays: the parts as stored, checked against each other."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Pack codes into containers, and order scales in tiles."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

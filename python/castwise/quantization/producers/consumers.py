@@ -3,6 +3,8 @@
 A row rests on a test that loads such a checkpoint, or on the consumer's own source that does.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal
 

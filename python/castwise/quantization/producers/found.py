@@ -1,5 +1,7 @@
 """What is found of quantized weights."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,7 @@
 """The table of schemes, as Python sees it, and the layouts that may hold one."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
