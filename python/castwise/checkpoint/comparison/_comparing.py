@@ -163,6 +163,8 @@ class Comparing:
         """Compare the next pair with others of its kind; None if it is to be by itself."""
         if not kind.results:
             kind.results.extend(self._compare_stack(kind))
+            if len(kind.results) > 1 and not any(kind.results):
+                kind.count = 1  # a stack whose pairs are all compared again is work for nothing
         result = kind.results.popleft()
         if result is None or result.recipe is None:
             return None if result is None else result.tensor

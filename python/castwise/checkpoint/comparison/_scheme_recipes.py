@@ -136,13 +136,15 @@ class SchemeRecipe:
             values = decode_type(encode_type(flat, self.scheme.upper()), self.scheme.upper())
             return cast(values, numpy_dtype(to)).reshape(matrix.shape)
         rows = matrix
-        if len(shape) > MATRIX and self.row_step(shape) == shape[-2]:
+        if self.late is not None:  # its rows are whole blocks, of one matrix or several
+            rows = matrix.reshape(-1, matrix.shape[-1])
+        elif len(shape) > MATRIX and self.row_step(shape) == shape[-2]:
             rows = matrix.reshape(-1, shape[-2], matrix.shape[-1])
         for _ in range(self.passes - 1):
             rows = dequantize(self._quantize(rows, amax), rows.dtype)
         array = self._quantize(rows, amax)
         if self.late is not None:
-            return _with_late_scales(array, rows.shape, self.late, to)
+            return _with_late_scales(array, rows.shape, self.late, to).reshape(matrix.shape)
         if form is not None:
             array = multiplied_as(array, form)
         return dequantize(array, numpy_dtype(to)).reshape(matrix.shape)

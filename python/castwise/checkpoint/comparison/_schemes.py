@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -303,12 +303,18 @@ class SchemeTrial:
         return explanation_of(self.recipe, self._count, self._disagreeing, index)
 
 
-@lru_cache(1 << 7)
 def explanation_of(
     recipe: SchemeRecipe, count: int, disagreeing: int = 0, index: tuple[int, ...] | None = None
 ) -> CastExplanation:
     """Say that a recipe makes so many elements but some, of which `index` is the first."""
-    return CastExplanation(recipe.text(), recipe.to_dict(), count, disagreeing, index)
+    text, options = _described(recipe)
+    return CastExplanation(text, dict(options), count, disagreeing, index)
+
+
+@lru_cache(1 << 7)
+def _described(recipe: SchemeRecipe) -> tuple[str, Mapping[str, object]]:
+    """Return the text and the options of a recipe, which explains many weights."""
+    return recipe.text(), recipe.to_dict()
 
 
 def _slab_size(shape: Sequence[int], step: int) -> int:

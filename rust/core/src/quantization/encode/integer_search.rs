@@ -243,7 +243,7 @@ impl IntegerSearch {
         let end = elements.len().min(start + size);
         let weights = weights.get(start..end).unwrap_or_default();
         let block = (&elements[start..end], weights, powers[block]);
-        Trials::new(Level::active(), self, block, shorts).search(own, amax)
+        Trials::new(Level::active(), self, block, (amax, shorts)).search(own, amax)
     }
 
     /// Reads what weights the errors of blocks side by side, if they are weighted.
@@ -392,9 +392,10 @@ impl<'a> Trials<'a> {
         level: Level,
         search: &'a IntegerSearch,
         (elements, weights, power): (&'a [f32], &'a [f32], f64),
-        shorts: &'a mut Vec<[i16; 2]>,
+        (amax, shorts): (f64, &'a mut Vec<[i16; 2]>),
     ) -> Self {
-        let energy = if weights.is_empty() {
+        // Above 2^127 no normal power brings elements below 2, which integers of 16 bits need.
+        let energy = if weights.is_empty() && amax * power < 2.0 {
             shorten(level, elements, shorts)
         } else {
             shorts.clear();
@@ -605,7 +606,11 @@ impl<'a> Trials<'a> {
             self.sums(is_stored)
         } else {
             self.fill();
-            let lowest = self.next.scales[self.count - 1].abs();
+            // The last one may be the block's own, which is larger, where it would be stored as zero.
+            let mut lowest = self.next.scales[0].abs();
+            for scale in self.next.scales {
+                lowest = if scale.abs() < lowest { scale.abs() } else { lowest };
+            }
             CodeSums { shorts, batch: self.next, least: lowest, energy, is_stored }.run(level).rank(level)
         };
         self.count = 0;
