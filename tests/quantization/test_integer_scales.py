@@ -349,6 +349,19 @@ def test_searched_scales_decode_to_finite_numbers() -> None:
     assert np.isfinite(dequantize(q, "float16")).all()
 
 
+@pytest.mark.parametrize("scheme", ["int3_group", "int4_group", "int4_channel", "int8_group"])
+def test_a_power_of_two_changes_no_code(scheme: str) -> None:
+    """Also of blocks above 2^127, which no normal power brings below 2."""
+    x = weights("normal", (16, 256)).astype(np.float32)
+    x *= np.float32(1.5 / abs(x).max())
+    codes = [
+        quantize(np.ldexp(x, exponent), scheme, scales="best").data
+        for exponent in (0, -90, 126, 127)
+    ]
+    for others in codes[1:]:
+        np.testing.assert_array_equal(others, codes[0])
+
+
 def test_codes_stay_where_a_scale_is_stored_as_zero() -> None:
     x = np.full((2, 32), 1e-8, np.float32)
     x[1] = np.linspace(-1, 1, 32)
