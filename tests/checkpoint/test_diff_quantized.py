@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,51 @@ def test_many_small_weights_are_compared_as_each_alone(tmp_path: Path, scheme: A
         assert json.dumps(tensors[name]) == json.dumps(tensor.to_dict())
         rows = [row.to_dict() for row in checkpoint.verify(*alone).differences]
         assert json.dumps(rows) == json.dumps([differences[name]] if name in differences else [])
+
+
+def test_weights_that_nothing_explains_are_compared_as_each_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    a = {f"{place}.weight": rng.standard_normal((16, 32)).astype(np.float32) for place in range(9)}
+    b = {
+        name: array + rng.normal(0, 0.03, array.shape).astype(np.float32)
+        for name, array in a.items()
+    }
+    checkpoint.save(tmp_path / "a.safetensors", a)
+    checkpoint.save(tmp_path / "b.safetensors", b)
+    found = checkpoint.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors").tensors
+    assert {tensor.name for tensor in found} == {*a}
+    for tensor in found:
+        alone = compared(
+            saved(tmp_path / f"{tensor.name}-a.safetensors", a[tensor.name]),
+            saved(tmp_path / f"{tensor.name}-b.safetensors", b[tensor.name]),
+        )
+        assert tensor.explanation is None
+        assert replace(tensor, name=alone.name) == alone
+
+
+@pytest.mark.parametrize("shape", [(64, 1, 4), (4, 1, 128), (2, 128, 128), (8, 64, 64)])
+def test_stacks_of_plain_matrices_are_tried_with_every_recipe(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    """The rows of some schemes' blocks are all of a matrix: of a convolution, or of an expert."""
+    rng = np.random.default_rng(5)
+    a = rng.standard_normal(shape).astype(np.float32)
+    b = a + rng.normal(0, 0.03, shape).astype(np.float32)
+    found = compared(saved(tmp_path / "a.safetensors", a), saved(tmp_path / "b.safetensors", b))
+    assert found.explanation is None
+    assert found.different == a.size
+
+
+def test_results_share_no_options(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.safetensors", weights())
+    checkpoint.quantize_file(a, tmp_path / "b.safetensors", "fp8_channel")
+    first = compared(a, tmp_path / "b.safetensors").explanation
+    assert first is not None
+    scheme = first.options["scheme"]
+    first.options["scheme"] = "changed"
+    second = compared(a, tmp_path / "b.safetensors").explanation
+    assert second is not None
+    assert second.options["scheme"] == scheme
 
 
 def test_a_scheme_that_is_wrong_from_some_row_on(tmp_path: Path) -> None:
