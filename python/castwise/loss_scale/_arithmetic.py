@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from castwise import _trees as trees
+from castwise._core import finfo
 from castwise._floating import is_floating
 
 
@@ -31,6 +32,11 @@ def reciprocal(scale: float | np.float32) -> np.float32:
         return np.float32(1) / np.float32(scale)
 
 
+def is_usable(scale: float | np.float32) -> bool:
+    """Tell whether `castwise.loss_scale.unscale` accepts a scale: it and 1 / it are finite."""
+    return bool(np.isfinite(scale) and np.isfinite(reciprocal(scale)))
+
+
 def is_number(value: ArrayLike) -> bool:
     """Tell whether a value is a real number, or an array of one, and not a bool or a text."""
     if isinstance(value, numbers.Real):
@@ -47,6 +53,19 @@ def number(name: str, value: object, kind: type[float] | type[int] = float) -> A
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{name}={value!r} is not valid; use a number, as {example}."
         ) from error
+
+
+def require_float(argument: str, dtype: np.dtype[Any]) -> None:
+    """Raise TypeError for a dtype that is not one of castwise's real floats."""
+    try:
+        is_float = finfo(dtype).kind == "float"
+    except TypeError:
+        is_float = False
+    if not is_float:
+        raise TypeError(
+            f"{argument} is {dtype}, which is not a real float; leave it out (None), or cast it "
+            "to a float first."
+        )
 
 
 def refuse_integers(argument: str, grads: object) -> None:

@@ -22,7 +22,7 @@ from castwise import _trees as trees
 from castwise._core import DynamicLossScale as Machine
 from castwise._floating import is_floating
 from castwise.loss_scale import _unscaling as unscaling
-from castwise.loss_scale._arithmetic import times
+from castwise.loss_scale._arithmetic import is_usable, times
 from castwise.loss_scale._array_steps import next_scale
 
 Tree = TypeVar("Tree")
@@ -304,6 +304,17 @@ def _as_array_like(factor: Any, leaf: Any) -> Any:
 
 
 def _unscale(tree: Tree, scale: Any) -> Tree:
+    leaves = trees.values(tree)
+    strong = isinstance(scale, np.ndarray | np.generic) and scale.dtype == np.float32
+    if strong and is_usable(scale) and all(map(_becomes_single, leaves)):
+        result, _ = unscaling.unscale(tree, float(scale))
+        return result
     with np.errstate(all="ignore"):
         inverse = 1 / scale
     return _times(tree, inverse)
+
+
+def _becomes_single(leaf: Any) -> bool:
+    """Tell whether numpy's product with a float32 is a float32."""
+    is_array = type(leaf) is np.ndarray and leaf.ndim > 0
+    return is_array and is_floating(leaf.dtype) and np.result_type(leaf, np.float32) == np.float32

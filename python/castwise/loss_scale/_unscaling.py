@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from castwise import _trees as trees
 from castwise._core import arrays_finite, unscale_arrays
 from castwise.arrays.adapter_registry import moved_as
-from castwise.loss_scale._arithmetic import reciprocal, times
+from castwise.loss_scale._arithmetic import is_usable, reciprocal, times
 
 Tree = TypeVar("Tree")
 
@@ -125,13 +125,12 @@ def unscale_in_place(grads: list[list[Any]], scale: float) -> bool:
 
     Tells whether all were finite. 0 and infinity have IEEE's reciprocals.
     """
-    inverse = reciprocal(scale)
-    if np.isfinite(scale) and np.isfinite(inverse):
+    if is_usable(scale):
         _, finite, _ = _unscale(grads, scale, grads, single=True)
         return finite
     finite = all_finite(grads)
     for grad in trees.values(grads):
-        grad[...] = times(grad, inverse)
+        grad[...] = times(grad, reciprocal(scale))
     return finite
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise.dtype_policies._keras_objects import plain_number
+from castwise.loss_scale._arithmetic import is_usable
 from castwise.loss_scale._optimizer import ArrayOptimizer
-from castwise.loss_scale._unscaling import all_finite
+from castwise.loss_scale._unscaling import all_finite, unscale
 from castwise.loss_scale.keras import _arguments as arguments
 
 # How many variables precede the inner optimizer's: iteration, learning rate, counter, scale.
@@ -221,10 +223,18 @@ class LossScaleOptimizer(ArrayOptimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def _divide(self, grads: list[Any], variables: Sequence[Any], scale: np.float32) -> list[Any]:
+        quotients = arguments.are_divided(grads, variables)
+        # The reciprocal of a power of two is exact.
+        exact = math.frexp(scale)[0] == 0.5 and is_usable(scale)  # noqa: PLR2004
+        float32_grads = [
+            grad if exact and divide and _is_single(grad) else None
+            for grad, divide in zip(grads, quotients, strict=True)
+        ]
+        quotients_float32, _ = unscale(float32_grads, float(scale) if exact else 1.0)
         with np.errstate(all="ignore"):
             return [
-                np.divide(grad, scale) if divide else grad
-                for grad, divide in zip(grads, arguments.are_divided(grads, variables), strict=True)
+                quotient if quotient is not None else np.divide(grad, scale) if divide else grad
+                for grad, divide, quotient in zip(grads, quotients, quotients_float32, strict=True)
             ]
 
     def _apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> None:
@@ -311,3 +321,9 @@ class LossScaleOptimizer(ArrayOptimizer):
 def _state_variables(machine: DynamicLossScale) -> list[Any]:
     keras_state = [np.zeros((), np.int32), np.zeros((), np.float32)]
     return [*keras_state, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
+
+
+def _is_single(grad: Any) -> bool:
+    """Tell whether Keras' quotient of it and a float32 is a float32."""
+    dtype = np.asarray(grad).dtype
+    return dtype.itemsize <= np.dtype(np.float32).itemsize and dtype.kind not in "iub"

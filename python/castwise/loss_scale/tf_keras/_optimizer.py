@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast, read_array
-from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
+from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, require_float, times
 from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
 from castwise.loss_scale._unscaling import all_finite
 from castwise.loss_scale.tf_keras._arguments import (
@@ -198,6 +198,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
                 continue
             array = read_array(f"grads[{index}]", grad)
             refuse_integers(f"grads[{index}]", array)
+            require_float(f"grads[{index}]", array.dtype)
             with np.errstate(all="ignore"):
                 factor = inverse.astype(array.dtype)
             # castwise takes no factor that is 0 or infinite, and half of numpy's time for others.
