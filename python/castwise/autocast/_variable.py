@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partialmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from castwise._core import cast
 from castwise._floating import is_floating
@@ -258,9 +257,23 @@ class AutoCastVariable(NumpyProtocol):
 
     # As in Keras, these are logical for elements of every dtype.
 
-    __and__ = __rand__ = partialmethod(np.logical_and)
-    __or__ = __ror__ = partialmethod(np.logical_or)
-    __xor__ = __rxor__ = partialmethod(np.logical_xor)
+    def __and__(self, other: ArrayLike) -> Any:
+        return np.logical_and(self, other)
+
+    def __rand__(self, other: ArrayLike) -> Any:
+        return np.logical_and(other, self)
+
+    def __or__(self, other: ArrayLike) -> Any:
+        return np.logical_or(self, other)
+
+    def __ror__(self, other: ArrayLike) -> Any:
+        return np.logical_or(other, self)
+
+    def __xor__(self, other: ArrayLike) -> Any:
+        return np.logical_xor(self, other)
+
+    def __rxor__(self, other: ArrayLike) -> Any:
+        return np.logical_xor(other, self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -22,8 +22,22 @@ class KerasPolicy(DTypePolicy):
     """A policy of castwise that wraps one of Keras, of a class that castwise does not know."""
 
     def __init__(self, keras_policy: Any) -> None:
-        super().__init__("float32")  # every attribute of the base is replaced below
+        super().__init__("float32")  # every property of the base is replaced below
         self.keras_policy = keras_policy
+
+    name = property(attrgetter("keras_policy.name"))
+    compute_dtype = property(attrgetter("keras_policy.compute_dtype"))
+    variable_dtype = property(attrgetter("keras_policy.variable_dtype"))
+    quantization_mode = property(attrgetter("keras_policy.quantization_mode"))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the config that the wrapped policy itself would give."""
+        config: dict[str, Any] = self.keras_policy.get_config()
+        return config
+
+    def convert_input(self, x: Any, autocast: bool, dtype: Any) -> Any:
+        """Return what it makes of an input."""
+        return self.keras_policy.convert_input(x, autocast, dtype)
 
     def __getattr__(self, name: str) -> Any:
         if name == "keras_policy":  # not set yet: a copy in the making
@@ -71,6 +85,15 @@ class HeldPolicy(CastwisePolicy):
     def __init__(self, castwise_policy: DTypePolicy) -> None:
         self.castwise_policy = castwise_policy
 
+    compute_dtype = property(attrgetter("castwise_policy.compute_dtype"))
+    variable_dtype = property(attrgetter("castwise_policy.variable_dtype"))
+    quantization_mode = property(attrgetter("castwise_policy.quantization_mode"))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the config that the wrapped policy itself would give."""
+        config: dict[str, Any] = self.castwise_policy.get_config()
+        return config
+
     @property  # type: ignore[misc] # as unittest.mock does
     def __class__(self) -> type:
         """The user's class, for the configs of layers."""
@@ -84,13 +107,6 @@ class HeldPolicy(CastwisePolicy):
     def __reduce_ex__(self, protocol: Any) -> Any:
         keras_class = type(self).__bases__[1]
         return policy_of_custom_class, (self.castwise_policy, keras_class)
-
-
-for _name in ("compute_dtype", "variable_dtype", "quantization_mode", "get_config"):
-    setattr(HeldPolicy, _name, property(attrgetter(f"castwise_policy.{_name}")))
-    setattr(KerasPolicy, _name, property(attrgetter(f"keras_policy.{_name}")))
-for _name in ("name", "convert_input"):
-    setattr(KerasPolicy, _name, property(attrgetter(f"keras_policy.{_name}")))
 
 
 def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:

@@ -8,7 +8,7 @@ from castwise.dtype_policies import Explanation
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.text.brief import brief, counted, listed
-from castwise.text.plain import plain_fields
+from castwise.text.plain import plain_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AppliedPolicies(Rendered):
             counted(len(self.notes), "note") if self.notes else None,
         )
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
     def __sheet__(self) -> Sheet:
         lines = [
