@@ -459,7 +459,9 @@ def test_empty_stacks() -> None:
     assert compare_stacks(np.ones(2), np.ones(2)) == [np.inf, np.inf]
     for length in (2**45, 2**59):
         x = np.empty((length, 0), np.float32)
-        with pytest.raises(ValueError, match=rf"x has {length} items along its first axis, .* a part"):
+        with pytest.raises(
+            ValueError, match=rf"x has {length} items along its first axis, .* a part"
+        ):
             compare_stacks(x, x)
     with pytest.raises(ValueError, match=r"y has shape \(3,\), x has shape \(2,\)"):
         compare_stacks(np.zeros(2), np.zeros(3))

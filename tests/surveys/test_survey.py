@@ -157,7 +157,9 @@ def test_rows_of_others_than_matrices_are_refused() -> None:
 @pytest.mark.parametrize("length", [2**45, 2**59])
 def test_more_rows_than_memory_holds_are_refused(length: int) -> None:
     for rows in (np.empty((length, 0), "f4"), np.broadcast_to(np.int8(1), (length, 1))):
-        with pytest.raises(ValueError, match=rf"x has {length} items along its first axis, .* a part"):
+        with pytest.raises(
+            ValueError, match=rf"x has {length} items along its first axis, .* a part"
+        ):
             survey_rows(rows)
     assert survey_rows(np.zeros((2, 0))) == [(0, 0, 0, 0.0, 0.0, {})] * 2
 

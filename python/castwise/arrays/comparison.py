@@ -14,7 +14,7 @@ from castwise.arrays.measures import Measures
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief_fields, short
-from castwise.text.plain import plain_fields
+from castwise.text.plain import plain_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Comparison(Rendered):
         """Return a table of the numbers."""
         return [Table.of((), [(row.name, short(getattr(self, row.name))) for row in fields(self)])]
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Comparison:

@@ -253,7 +253,7 @@ def check_top(options: argparse.Namespace) -> None:
         raise CheckpointError("--top is for the table, and --json prints every row; leave one out")
 
 
-_COMPARED = "a checkpoint: a file, a folder, a URL of a store, or org/name of the Hugging Face Hub"
+PLACES = "a file, a folder, a URL of a store, or org/name of the Hugging Face Hub"
 
 
 def add_compared(
@@ -263,7 +263,7 @@ def add_compared(
 
     `one` says that the second may be left out.
     """
-    parser.add_argument("first", metavar="A", type=path_argument, help=_COMPARED)
+    parser.add_argument("first", metavar="A", type=path_argument, help=f"a checkpoint: {PLACES}")
     number = "?" if one else None
     parser.add_argument(
         "second", metavar="B", nargs=number, type=path_argument, help="the other checkpoint"

@@ -129,10 +129,12 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
         from castwise.quantization.arrays.scale_range import keeping_scheme  # noqa: PLC0415  (a cast has none)
 
         recipe = str(summary.options["recipe"])
-        nearest = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
-        if nearest is None:
+        nearest_scheme = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
+        if nearest_scheme is None:
             return None
-        return f"castwise quantize {paths} --scheme {nearest[0]} --recipe {recipe} --overwrite"
+        return (
+            f"castwise quantize {paths} --scheme {nearest_scheme[0]} --recipe {recipe} --overwrite"
+        )
     if "rounding" not in summary.options or worst.kind not in {"overflow", "nan", "underflow"}:
         return None
     if row.target == _NARROW:

@@ -4,7 +4,7 @@ import argparse
 
 from castwise import checkpoint
 from castwise.checkpoint.results.inspection import inspection_sheet
-from castwise.cli._arguments import add_arguments, add_output, path_argument
+from castwise.cli._arguments import PLACES, add_arguments, add_output, path_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import describe
 from castwise.cli._results import show_result
@@ -16,13 +16,12 @@ scheme, payload and scales, payloads without a scale, and scales without a paylo
 _EXAMPLES = ("inspect model", "inspect model.safetensors --all", "inspect model --json")
 
 
-_READ = "the checkpoint: a file, a folder, a URL of a store, or org/name of the Hugging Face Hub"
-
-
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     describe(parser, _INSPECT, examples=_EXAMPLES)
-    parser.add_argument("file", metavar="FILE", type=path_argument, help=_READ)
+    parser.add_argument(
+        "file", metavar="FILE", type=path_argument, help=f"the checkpoint: {PLACES}"
+    )
     add_arguments(parser, "--assume")
     add_output(parser, "--html", formats=("--json", "--all"))
     parser.set_defaults(run=_inspect)

@@ -27,7 +27,7 @@ from castwise.surveys._responses import DEPTHS, Response, densities, response, s
 from castwise.surveys._searched_scales import loss_ratios
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields
-from castwise.text.plain import plain_fields
+from castwise.text.plain import plain_dict
 
 _POINTS = 256  # representatives of a binade
 _GRID_BITS = 8  # significands of at most so many bits are represented by all of them
@@ -119,7 +119,7 @@ class Prediction(Rendered):
         values = {name: getattr(self, name) for name in names}
         return loss_sheet(values, (f"expected of {self.target}",))
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 def predict(

@@ -27,6 +27,11 @@ def plain_fields(instance: DataclassInstance, **properties: str) -> dict[str, An
     return {name: _plain(getattr(instance, name)) for name in names}
 
 
+def plain_dict(instance: DataclassInstance) -> dict[str, Any]:
+    """Return plain values for JSON."""
+    return plain_fields(instance)
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401  (of any field)
     if hasattr(value, "to_dict"):
         return value.to_dict()

@@ -189,8 +189,7 @@ class _Method:
         if len(exceptions) > 1 or len(formats) > 1 or (exceptions == {False} and len(schemes) > 1):
             yield LoadingProblem(
                 names[0],
-                f"{self.consumer} joins {names_text} to one weight, and they are stored "
-                "differently",
+                f"{joins} they are stored differently",
                 _ONE_SCHEME,
             )
         elif self.view.read is not None:

@@ -124,8 +124,6 @@ def problem_lines(problems: Iterable[LoadingProblem]) -> Iterator[str]:
         yield str(alike[0]) + count
 
 
-# The types of the fields of a statement, which its readers would not look at.
-
 # Groups are two levels below the section, and the arguments of their weights three.
 _LEVELS = 3
 
@@ -172,6 +170,7 @@ _NAMES = (_is_list_of(_is_pattern), "a list of names and regular expressions")
 _BLOCK = (_is_block, "a list of two positive whole numbers")
 _NUMBER = (_is_number, "a whole number")
 _Fields = Mapping[str, tuple[Callable[[object], bool], str]]
+# What the rules of consumers read, with the types that they take; null stands for no field.
 _FIELDS: _Fields = {
     "ignore": _NAMES,
     "ignored_layers": _NAMES,
@@ -185,13 +184,10 @@ _FIELDS: _Fields = {
     "format": (lambda value: isinstance(value, str), "a text"),
     "actorder": (lambda value: isinstance(value, (str, bool)), "a text"),
 }
-"""What the rules of consumers read, with the types that they take; null stands for no field."""
-
-
+# What transformers takes for expressions, and engines for names.
 _EXPRESSIONS: _Fields = {
     "modules_to_not_convert": (_is_list_of(_is_expression), _NAMES[1]),
 }
-"""What transformers takes for expressions, and engines for names."""
 
 
 def _fault(section: Mapping[str, Any], fields: _Fields, where: str, levels: int) -> str | None:

@@ -11,7 +11,7 @@ from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.text.brief import brief_fields, counted
-from castwise.text.plain import plain_fields
+from castwise.text.plain import plain_dict
 from castwise.text.wording import join
 
 # The version of the JSON of reports; another if a key changes its meaning or goes.
@@ -92,7 +92,7 @@ class Finding:
 
     __repr__ = brief_fields
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class KeptTensors:
         noun = nouns if self.count > 1 else nouns.removesuffix("s")
         return f"{self.count:,} {noun}, {_percent(self.share)} of the bytes: " + self.reason
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 _ROLE_NAMES = {
@@ -214,7 +214,7 @@ class DecodeReport:
 
     __radd__ = __add__
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 # What became of a tensor's values, as a row has it.

@@ -29,7 +29,7 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
-from castwise.text.plain import plain_fields
+from castwise.text.plain import plain_dict
 from castwise.text.wording import argument, parenthesis, setting
 
 # Of 3 bits all values of a normal distribution may become zero, of each further bit half.
@@ -71,7 +71,7 @@ class ImportanceUse:
             lines.append(f"names in it that match no searched weight: {_names_text(self.unused)}")
         return lines
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from castwise.quantization.producers.layouts import ACTIVATION, SCALE, Layout
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import brief, brief_fields, counted, listed
-from castwise.text.plain import LEFT_OUT, plain_fields
+from castwise.text.plain import LEFT_OUT, plain_dict, plain_fields
 
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
 _MAP_BITS = 4
@@ -80,7 +80,7 @@ class QuantizedWeight:
         """Names of the tensors whose role is "activation"."""
         return [name for name, role in self.parts.items() if role == ACTIVATION]
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Orphan:
             lacks = "part"
         return f"{self.name!r} is a {role} without its {lacks} {self.missing[0]!r}"
 
-    to_dict = plain_fields
+    to_dict = plain_dict
 
 
 DYNAMIC_INPUTS = "inputs are quantized while the model runs"

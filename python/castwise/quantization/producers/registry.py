@@ -75,9 +75,9 @@ OWN_FILES = {
     for producer in (MODELOPT, GPTQ, AWQ)
 }
 
-_MOST_DETAILED, *_OTHERS = OWN_FILES
+_MOST_DETAILED, *_OTHER_FILES = OWN_FILES
 # Files beside the tensors that may state how they are quantized, the most detailed first.
-CONFIGS = (_MOST_DETAILED, CONFIG, *_OTHERS)
+CONFIGS = (_MOST_DETAILED, CONFIG, *_OTHER_FILES)
 
 # The producers in whose forms stored weights can be laid, in the order of messages.
 CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)

@@ -24,8 +24,8 @@ from castwise.checkpoint.containers.gguf._architectures import (
 )
 from castwise.checkpoint.containers.gguf.writer import typed_text
 
+# What states the context of a rotary embedding before it was scaled, in it or beside it.
 _CONTEXT = "original_max_position_embeddings"
-"""What states the context of a rotary embedding before it was scaled, in it or beside it."""
 
 # What else is stated of it; llama.cpp computes as if `truncate` were true. Of an `attention_factor`
 # versions of llama.cpp compute different things, none of them that of transformers, so that a model
