@@ -81,7 +81,10 @@ pub unsafe fn compare_stored(
     }
     // Of arrays with strides of 0, whose elements share memory.
     let too_long = || Error::InvalidOption {
-        message: format!("x has shape {:?}, and there is no memory for its decoded rows; give fewer rows.", x.shape),
+        message: format!(
+            "x has shape {:?}, and there is no memory for its decoded rows; give fewer rows.",
+            x.shape
+        ),
     };
     let (mut encoder, mut decoder): (_, Option<BlockDecoder>) = (None, None);
     let mut is_made = encoding.is_some();
