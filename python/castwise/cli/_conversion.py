@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, json_text, say
 from castwise.cli._parser import CommandParser, describe
 from castwise.cli._progress import ProgressLine
-from castwise.cli._results import page_of, show_result
+from castwise.cli._results import Output, page_of, shown_result
 from castwise.rendering.sheet import Sheet
 from castwise.rendering.text import unused_lines
 
@@ -82,13 +83,13 @@ def convert(command: ConversionCommand, options: argparse.Namespace) -> int:
     from castwise.checkpoint.requests.conversion import run_conversion  # noqa: PLC0415  (of containers)
 
     command.check(options)
-
-    def find() -> CastSummary:
-        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-            run = run_of(options, progress=progress.show if progress.visible else None)
-            return run_conversion(command.request(**_values(options, command.request)), run)
-
-    summary = show_conversion(options, find)
+    with (
+        shown_conversion(options) as output,
+        ProgressLine(sys.stderr, quiet=options.quiet) as progress,
+    ):
+        run = run_of(options, progress=progress.show if progress.visible else None)
+        output.result = run_conversion(command.request(**_values(options, command.request)), run)
+    summary = output.result
     command.warn(summary, options)
     if options.part is not None and not options.dry_run:
         target = shlex.quote(str(options.destination))
@@ -116,8 +117,8 @@ def add_conversion_output(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "--report", "--html", "--top", formats=formats)
 
 
-def show_conversion(options: argparse.Namespace, find: Callable[[], CastSummary]) -> CastSummary:
-    """Convert, or find what a conversion would do, and show the summary; returns it."""
+def shown_conversion(options: argparse.Namespace) -> AbstractContextManager[Output[CastSummary]]:
+    """Show the summary of a conversion, or of what it would do, after a block that makes it."""
     check_top(options)
     if options.dry_run and options.report is not None:
         raise checkpoint.CheckpointError(
@@ -125,9 +126,8 @@ def show_conversion(options: argparse.Namespace, find: Callable[[], CastSummary]
             "--json, or --html for a page"
         )
     part = "" if options.part is None else f"part {options.part} of "
-    return show_result(
+    return shown_result(
         options,
-        find,
         sheet_of=lambda summary: _sheet(summary, options),
         json_lines_of=_json_lines,
         files={

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import castwise
 from castwise import checkpoint
@@ -63,13 +63,18 @@ class _Value(Protocol):
 _Result = TypeVar("_Result", bound=_Value)
 
 
-def show_result(
+class Output(Generic[_Result]):
+    """Holds the result that the block of `shown_result` finds."""
+
+    result: _Result
+
+
+@contextmanager
+def shown_result(
     # --html and the names of `files`; --json, --quiet, --top and --color if the command has them.
     options: argparse.Namespace,
-    # Does the work.
-    find: Callable[[], _Result],
-    # Returns what is printed; by default the sheet of the value.
-    sheet_of: Callable[[_Result], Sheet] | None = None,
+    # Returns what is printed.
+    sheet_of: Callable[[_Result], Sheet],
     *,
     # Makes what is printed as JSON; by default of its `to_dict`, which has no rows for --top.
     json_lines_of: Callable[[_Result], Iterable[str]] | None = None,
@@ -77,30 +82,31 @@ def show_result(
     files: Mapping[str, Callable[[_Result], Iterable[str]]] | None = None,
     # Returns the checkpoint that is complete if nothing else can be written; None if there is none.
     destination_of: Callable[[_Result], str | None] = lambda result: None,
-) -> _Result:
-    """Find a result, write its files and show it; returns it."""
+) -> Iterator[Output[_Result]]:
+    """Check the files of a result before a block finds it; write them and show it at the end."""
     if json_lines_of is None:
         check_top(options)
     failures: list[str] = []
+    output: Output[_Result] = Output()
 
     def lines(name: str) -> Iterable[str]:
         if files is not None and name in files:
-            return files[name](result)
-        return page_of(options, result.__sheet__())
+            return files[name](output.result)
+        return page_of(options, output.result.__sheet__())
 
     with ExitStack() as stack:
         for name in dict.fromkeys((*(files or ()), "html")):
             stack.enter_context(_pending_file(options, name, lines, failures))
-        result = find()
+        yield output
+    result = output.result
 
     def show_found() -> None:
         if options.json:
             show(json_lines_of(result) if json_lines_of else [json_text(result.to_dict)])
         elif not getattr(options, "quiet", False):
-            show_sheet(result.__sheet__() if sheet_of is None else sheet_of(result), options)
+            show_sheet(sheet_of(result), options)
 
     _show_and_check(show_found, failures, destination_of(result))
-    return result
 
 
 @contextmanager

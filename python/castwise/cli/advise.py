@@ -18,7 +18,7 @@ from castwise.cli._arguments import (
 from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
 from castwise.cli._progress import ProgressLine
-from castwise.cli._results import show_result
+from castwise.cli._results import shown_result
 from castwise.quantization import consumers
 from castwise.quantization.producers.schemes import SCALES
 from castwise.text.parsed_files import parsed_file
@@ -155,32 +155,33 @@ def _read_groups(path: Path | None) -> Any:  # noqa: ANN401  (a list or a mappin
 
 def _advise(options: argparse.Namespace) -> int:
     """Run `castwise advise`."""
-
-    def advise() -> Advice:
-        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-            return checkpoint.advise(
-                options.source,
-                budget=options.budget,
-                bits=options.bits,
-                error=options.error,
-                formats=options.formats,
-                recipe=options.recipe,
-                consumer=options.consumer,
-                architecture=options.architecture,
-                groups=_read_groups(options.groups),
-                importance=options.importance,
-                ignore=options.ignore,
-                quantize_embeddings=_FLAGS.get(options.quantize_embeddings),
-                scales=options.scales,
-                threads=options.threads,
-                progress=progress.show if progress.visible else None,
-            )
-
     if options.output is not None:
         check_map_file(options.output)
-    advice = show_result(options, advise, files={"output": lambda advice: [advice.to_toml()]})
+    with (
+        shown_result(
+            options, Advice.__sheet__, files={"output": lambda advice: [advice.to_toml()]}
+        ) as output,
+        ProgressLine(sys.stderr, quiet=options.quiet) as progress,
+    ):
+        output.result = checkpoint.advise(
+            options.source,
+            budget=options.budget,
+            bits=options.bits,
+            error=options.error,
+            formats=options.formats,
+            recipe=options.recipe,
+            consumer=options.consumer,
+            architecture=options.architecture,
+            groups=_read_groups(options.groups),
+            importance=options.importance,
+            ignore=options.ignore,
+            quantize_embeddings=_FLAGS.get(options.quantize_embeddings),
+            scales=options.scales,
+            threads=options.threads,
+            progress=progress.show if progress.visible else None,
+        )
     if options.output is not None and not options.quiet:
-        _say_next(advice, options.output)
+        _say_next(output.result, options.output)
     return OK
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from castwise import checkpoint
@@ -17,7 +18,7 @@ from castwise.cli._arguments import (
 from castwise.cli._output import FINDINGS, OK, json_text
 from castwise.cli._parser import describe
 from castwise.cli._progress import ProgressLine
-from castwise.cli._results import show_result
+from castwise.cli._results import shown_result
 
 _DIFF = """\
 Compare two checkpoints, each unquantized or quantized in any way that castwise
@@ -74,28 +75,28 @@ def define(parser: argparse.ArgumentParser) -> None:
 def _diff(options: argparse.Namespace) -> int:
     """Run `castwise diff`; returns 1 if the checkpoints differ."""
 
-    def diff() -> Diff:
-        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-            return checkpoint.diff(
-                options.first,
-                options.second,
-                **compared_options(options),
-                rename=options.rename,
-                reference=options.reference,
-                rtol=options.rtol,
-                atol=options.atol,
-                threads=options.threads,
-                progress=progress.show if progress.visible else None,
-            )
-
     def worst(result: Diff) -> dict[str, Any]:
         values = result.to_dict()
         return {**values, "tensors": values["tensors"][: options.top]}
 
-    result = show_result(
-        options,
-        diff,
-        sheet_of=lambda result: diff_sheet(result, options.top),
-        json_lines_of=lambda result: [json_text(lambda: worst(result))],
-    )
-    return OK if result.same else FINDINGS
+    def json_lines(result: Diff) -> list[str]:
+        return [json_text(lambda: worst(result))]
+
+    with (
+        shown_result(
+            options, partial(diff_sheet, top=options.top), json_lines_of=json_lines
+        ) as output,
+        ProgressLine(sys.stderr, quiet=options.quiet) as progress,
+    ):
+        output.result = checkpoint.diff(
+            options.first,
+            options.second,
+            **compared_options(options),
+            rename=options.rename,
+            reference=options.reference,
+            rtol=options.rtol,
+            atol=options.atol,
+            threads=options.threads,
+            progress=progress.show if progress.visible else None,
+        )
+    return OK if output.result.same else FINDINGS

@@ -6,7 +6,7 @@ from pathlib import Path
 from castwise.checkpoint.requests.conversion import finish_conversion
 from castwise.checkpoint.running.parts import RunParts
 from castwise.cli._arguments import add_arguments, path_argument
-from castwise.cli._conversion import add_conversion_output, run_of, show_conversion
+from castwise.cli._conversion import add_conversion_output, run_of, shown_conversion
 from castwise.cli._findings import check_kinds, say_findings
 from castwise.cli._parser import describe
 
@@ -35,7 +35,6 @@ def _finish(options: argparse.Namespace) -> int:
     check_kinds(options, arguments.get("command", ""))
     if options.report is not None:  # which must not replace the source
         options.source = Path(arguments["source"])
-    summary = show_conversion(
-        options, lambda: finish_conversion(run_of(options), overwrite=options.overwrite)
-    )
-    return say_findings(summary, options)
+    with shown_conversion(options) as output:
+        output.result = finish_conversion(run_of(options), overwrite=options.overwrite)
+    return say_findings(output.result, options)

@@ -1,13 +1,14 @@
 """`castwise inspect`: what a checkpoint holds."""
 
 import argparse
+from functools import partial
 
 from castwise import checkpoint
 from castwise.checkpoint.results.inspection import inspection_sheet
 from castwise.cli._arguments import PLACES, add_arguments, add_output, path_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import describe
-from castwise.cli._results import show_result
+from castwise.cli._results import shown_result
 
 _INSPECT = """\
 List the tensors of a checkpoint from its headers, and which weights are quantized:
@@ -29,9 +30,6 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     """Run `castwise inspect`; returns the exit code."""
-    show_result(
-        options,
-        lambda: checkpoint.inspect(options.file, assume=options.assume),
-        lambda inspection: inspection_sheet(inspection, every=options.all),
-    )
+    with shown_result(options, partial(inspection_sheet, every=options.all)) as output:
+        output.result = checkpoint.inspect(options.file, assume=options.assume)
     return OK

@@ -2,15 +2,15 @@
 
 import argparse
 import sys
+from functools import partial
 
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointSurvey
 from castwise.checkpoint.surveying import default_targets, survey_sheet
 from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import describe
 from castwise.cli._progress import ProgressLine
-from castwise.cli._results import show_result
+from castwise.cli._results import shown_result
 
 _SURVEY = """\
 Count where the magnitudes of a checkpoint's floating tensors lie, and predict the loss
@@ -48,15 +48,14 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _survey(options: argparse.Namespace) -> int:
     """Run `castwise survey`."""
-
-    def survey() -> CheckpointSurvey:
-        with ProgressLine(sys.stderr) as progress:
-            return checkpoint.survey_file(
-                options.source,
-                options.targets,
-                threads=options.threads,
-                progress=progress.show if progress.visible else None,
-            )
-
-    show_result(options, survey, lambda result: survey_sheet(result, every=options.all))
+    with (
+        shown_result(options, partial(survey_sheet, every=options.all)) as output,
+        ProgressLine(sys.stderr) as progress,
+    ):
+        output.result = checkpoint.survey_file(
+            options.source,
+            options.targets,
+            threads=options.threads,
+            progress=progress.show if progress.visible else None,
+        )
     return OK

@@ -6,7 +6,7 @@ from typing import get_args
 
 from castwise import checkpoint
 from castwise._options import Like, Nan, Overflow, Rounding
-from castwise.checkpoint import CheckpointError, Verification
+from castwise.checkpoint import CheckpointError, LoadingCheck, Verification
 from castwise.checkpoint.loading.check import CHECKED
 from castwise.checkpoint.requests.options import Quantize, fields_of
 from castwise.cli._arguments import (
@@ -19,7 +19,7 @@ from castwise.cli._arguments import (
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe
 from castwise.cli._progress import ProgressLine
-from castwise.cli._results import show_result
+from castwise.cli._results import shown_result
 
 _VERIFY = """\
 Compare the values of two checkpoints, each unquantized or quantized in any way that
@@ -80,37 +80,35 @@ def _verify(options: argparse.Namespace) -> int:
     """Run `castwise verify`; returns 1 if the checkpoints differ, or are not loaded."""
     if options.consumer is not None:
         _refuse_others(options)
-        check = show_result(
-            options,
-            lambda: checkpoint.verify_loading(
+        with shown_result(options, LoadingCheck.__sheet__) as check:
+            check.result = checkpoint.verify_loading(
                 options.first, options.consumer, architecture=options.architecture
-            ),
-        )
-        return FINDINGS if check.loads is False else OK
+            )
+        return FINDINGS if check.result.loads is False else OK
     if options.second is None:
         raise CheckpointError(
             "castwise verify compares two checkpoints: add B, or name a consumer that is to load A "
             "(--for)"
         )
-
-    def verify() -> Verification:
-        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-            return checkpoint.verify(
-                options.first,
-                options.second,
-                **compared_options(options),
-                rounding=options.rounding,
-                overflow=options.overflow,
-                nan=options.nan,
-                seed=options.seed,
-                like=options.like,
-                architecture=options.architecture,
-                **{name: getattr(options, name) for name in _OF_QUANTIZATIONS},
-                threads=options.threads,
-                progress=progress.show if progress.visible else None,
-            )
-
-    return OK if show_result(options, verify).equal else FINDINGS
+    with (
+        shown_result(options, Verification.__sheet__) as output,
+        ProgressLine(sys.stderr, quiet=options.quiet) as progress,
+    ):
+        output.result = checkpoint.verify(
+            options.first,
+            options.second,
+            **compared_options(options),
+            rounding=options.rounding,
+            overflow=options.overflow,
+            nan=options.nan,
+            seed=options.seed,
+            like=options.like,
+            architecture=options.architecture,
+            **{name: getattr(options, name) for name in _OF_QUANTIZATIONS},
+            threads=options.threads,
+            progress=progress.show if progress.visible else None,
+        )
+    return OK if output.result.equal else FINDINGS
 
 
 def _refuse_others(options: argparse.Namespace) -> None:

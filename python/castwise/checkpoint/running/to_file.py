@@ -168,7 +168,9 @@ class ToFile:
         ):
             self.room()
             executing.begin(self._target, file)
-            rows = executing.write(self._target, file, meter, None)
+            rows = executing.wait(self._target, meter, None)
+            if rows is None:
+                rows = self._target.write(file, meter, None)
             meter.starts(None)
             self.judge(rows)
             self._close_replaced()
