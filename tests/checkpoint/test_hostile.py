@@ -20,6 +20,7 @@ import refusals
 import support
 from bad_files import assert_refused
 from castwise import checkpoint, dtype_policies
+from castwise.checkpoint.files.source_files import SourceFile
 from castwise.checkpoint.running import _batches
 from castwise.cli import main
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
@@ -467,6 +468,42 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
     assert sorted(os.listdir(tmp_path)) == before
     if kind in {"x.safetensors", "x.npz"}:
         assert out.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    "command", ["quantize_file", "dequantize_file", "transcode_file", "diff", "verify"]
+)
+def test_a_file_that_is_cut_off_while_small_weights_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The tensor at the end is named, though it is read with the others of its stack."""
+    plain, quantized = tmp_path / "plain.safetensors", tmp_path / "quantized.safetensors"
+    arrays = {f"layers.{number}.mlp.up_proj.weight": floats(16 * 64) for number in range(6)}
+    checkpoint.save(plain, {name: array.reshape(16, 64) for name, array in arrays.items()})
+    checkpoint.quantize_file(plain, quantized, "fp8_channel", recipe="compressed-tensors")
+    cut_path = quantized if command in {"dequantize_file", "transcode_file"} else plain
+    content = cut_path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    name = "layers.3.mlp.up_proj.weight"
+    end = start + json.loads(content[8:start])[name]["data_offsets"][0] + 5
+    read_into = SourceFile.read_into
+
+    def read_as_cut(self: SourceFile, data: memoryview, begin: int) -> int:
+        room = len(data) if self.path != cut_path else max(end - begin, 0)
+        return read_into(self, data[:room], begin)
+
+    monkeypatch.setattr(SourceFile, "read_into", read_as_cut)
+    out = tmp_path / "out.safetensors"
+    arguments: dict[str, tuple[Any, ...]] = {
+        "quantize_file": (plain, out, "nvfp4"),
+        "dequantize_file": (quantized, out),
+        "transcode_file": (quantized, out, "modelopt"),
+        "diff": (plain, quantized),
+        "verify": (plain, quantized),
+    }
+    with pytest.raises(checkpoint.CheckpointError, match=f"truncated .*; tensor '{name}'"):
+        getattr(checkpoint, command)(*arguments[command])
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

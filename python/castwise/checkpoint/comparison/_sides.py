@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise._options import Arithmetic
-from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -180,10 +179,7 @@ class Side:
         reader, _ = self.names[names[0]]
         self._open(reader)
         if (tensor := self._derived_tensor(names[0])) is None:
-            try:
-                return self._tensors[id(reader)].stack([self.names[name][1] for name in names])
-            except CheckpointError:  # which the reading of the one at fault names
-                return None
+            return self._tensors[id(reader)].stack([self.names[name][1] for name in names])
         read = None if tensor.decoding is None else tensor.decoding.stack
         assert read is not None, "by `is_stacked`"  # noqa: S101
         tensors = map(self._derived_tensor, names)

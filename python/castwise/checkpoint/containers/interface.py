@@ -249,7 +249,9 @@ class PlacedReader(FileReader[_File]):
         """Fill a row with the bytes of each tensor, neighbors in the file at once."""
         size, data = rows.shape[1], rows.reshape(-1).data
         for first, last in runs([self._begins[name] for name in names], size):
-            self.read_into(names[first], 0, data[first * size : last * size])
+            part = data[first * size : last * size]
+            if (count := self._file.read_into(part, self._begins[names[first]])) != len(part):
+                raise self._truncation(names[first + count // size])
 
     def _bytes(self, name: str) -> NDArray[np.uint8]:
         """Read all bytes of a tensor."""

@@ -363,13 +363,9 @@ class _DecodedKind:
             yield "zero points", WRAPPED.format(payload)
 
     def _read_stack(self, names: Sequence[Sequence[str]]) -> QuantizedArray | None:
-        """Read small weights; None if one cannot be read, or is warned of."""
+        """Read small weights; None if one is warned of."""
         tensors = self._facts.stored_tensors
-        try:
-            stacks = [tensors.stack(part) for part in zip(*names, strict=True)]
-        except CheckpointError:
-            return None
-        q = stack_of(self._whole, stacks)
+        q = stack_of(self._whole, [tensors.stack(part) for part in zip(*names, strict=True)])
         return None if any(self._doubts(q, "")) else q
 
     def _decode_stack(

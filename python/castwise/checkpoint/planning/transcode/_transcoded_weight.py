@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
-from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_of, numpy_dtype
 from castwise.checkpoint.planning.decode.losses import stored_losses
 from castwise.checkpoint.planning.derived_reader import (
@@ -269,11 +268,8 @@ class TranscodedWeight:
         """Make small weights; None if one of them loses values, or is warned of."""
         form, whole, tensors = self.form, self.plan.whole, self.stored_tensors
         assert form is not None, "by `becomes`"  # noqa: S101
-        try:
-            names = [weight.plan.parts for weight in weights]
-            q = stack_of(whole, [tensors.stack(part) for part in zip(*names, strict=True)])
-        except CheckpointError:
-            return None
+        names = [weight.plan.parts for weight in weights]
+        q = stack_of(whole, [tensors.stack(part) for part in zip(*names, strict=True)])
         if not all(scales_tell(q, np.dtype(np.float32), reads_codes=True)) or wrapped_zeros(q):
             return None
         arrays = []
