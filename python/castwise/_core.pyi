@@ -850,6 +850,10 @@ def unscale_arrays(
 def arrays_finite(
     path: Callable[[int], str], sources: Sequence[Any], threads: int | None
 ) -> bool: ...
+
+class UnfitError(ValueError):
+    """A scheme cannot hold an array of this shape, in such blocks, or with such an element."""
+
 def schemes() -> list[dict[str, Any]]:
     """Return the table of schemes, one dict for each row.
 
@@ -863,7 +867,8 @@ def schemes() -> list[dict[str, Any]]:
         the default scale rule, or None; "global_scale" and "zero_point", whether there may be one;
         "code_map", the values of codes as a list of floats, or None; "recipes", the names of the
         producers whose arithmetic `encode_blocks` knows for it, the default one first;
-        "searched_recipes", those with which it takes scales="best".
+        "searched_recipes", those with which it takes scales="best"; "single_recipes", those that
+        need `amax` beside a global scale, so that matrices of a stack cannot be encoded at once.
 
     """
 

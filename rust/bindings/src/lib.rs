@@ -72,6 +72,8 @@ mod _core {
     #[pymodule_export]
     use super::engine::{ElementCast, OpenFile, convert_tensors, rearrange_items};
     #[pymodule_export]
+    use super::error::UnfitError;
+    #[pymodule_export]
     use super::explain::explain_cast;
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};

@@ -28,6 +28,11 @@ pub enum Error {
         /// The whole sentence.
         message: String,
     },
+    /// A scheme cannot hold an array of this shape, in such blocks, or with such an element.
+    Unfit {
+        /// The whole sentence.
+        message: String,
+    },
     /// A slice has not the number of elements or bytes that the others need.
     Length {
         /// The argument.
@@ -83,7 +88,7 @@ impl fmt::Display for Error {
                 }
                 f.write_str(".")
             }
-            Self::InvalidOption { message } => f.write_str(message),
+            Self::InvalidOption { message } | Self::Unfit { message } => f.write_str(message),
             Self::Length { argument, length, needed } => {
                 write!(f, "{argument} has length {length}; give it length {needed}.")
             }

@@ -51,7 +51,7 @@ def compare_rows(
     data, scale, decoding = core_decoding(q, views, x.dtype, arithmetic)
     encoding: dict[str, Any] | bool = False
     if options is not None:
-        with suppress(ValueError, TypeError):  # the scheme cannot hold it
+        with suppress(_core.UnfitError):
             encoding = core_encoding(x, q, options, amax)
     both = decoding, encoding if isinstance(encoding, dict) else None
     differences = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
@@ -73,7 +73,7 @@ def are_made(
     none = np.zeros(len(x), np.bool_)
     try:
         made = quantize_slab(x, **options, amax=amaxes, threads=1)
-    except (ValueError, TypeError):  # the scheme cannot hold one
+    except _core.UnfitError:
         return none
     if made.extras or not lie_alike(views_of(made), views_of(q)):
         return none

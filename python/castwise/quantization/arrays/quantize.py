@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from castwise import _core
-from castwise._core import cast, read_array
+from castwise._core import UnfitError, cast, read_array
 from castwise._options import (
     BlockTypeName,
     Nonfinite,
@@ -289,7 +289,7 @@ def quantize_each(
     """
     rest = (None, None, "raise", scales, 0)
     plan = _known_plan(scheme, recipe, None, -1, x.shape, x.dtype, True, *rest)
-    if plan.bias:
+    if plan.bias or plan.arithmetic in plan.scheme.single_recipes:
         return None
     options, levels = plan.options, None
     if plan.scheme.global_scale:
@@ -299,10 +299,7 @@ def quantize_each(
     data, scale, _ = _allocate_parts(plan)
     weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
     core_scale = np.zeros(plan.grid, plan.dtype)
-    try:
-        _core.encode_blocks(weight, codes, core_scale, **options, threads=threads)
-    except ValueError:  # an arithmetic that needs the largest magnitude, or what each alone names
-        return None
+    _core.encode_blocks(weight, codes, core_scale, **options, threads=threads)
     if plan.block == (0, 0):
         return _result(plan, data, core_scale)
     if plan.block != plan.views.block:
@@ -510,7 +507,7 @@ def _allowed_block(
     if has_free_blocks and block[1] > 0 and block[0] > 0 and (block[0] == 1 or rows > 1):
         return block
     text = f"({rows}, {columns})" + (f" or ({columns}, {columns})" if scheme.global_scale else "")
-    raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
+    raise UnfitError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
 
 
 def _encode(
@@ -686,7 +683,7 @@ def _caller_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
     """Name an element of the caller's array where the core names one of its view."""
     try:
         yield
-    except ValueError as error:
+    except UnfitError as error:
         match = re.search(r"(?<=at index \[)[\d, ]+", str(error))
         if match is None or plan.as_given:
             raise
@@ -696,7 +693,7 @@ def _caller_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
         if plan.as_one:
             views = [view.reshape(-1, view.shape[-1]) for view in views]
         indices = ", ".join(str(view[index]) for view in views)
-        raise ValueError(str(error).replace(match[0], indices)) from None
+        raise UnfitError(str(error).replace(match[0], indices)) from None
 
 
 def _whole_amax(x: Array, weight: Array) -> float | None:
@@ -713,12 +710,12 @@ def _check_shape(views: Views) -> None:
     name = views.recipe.name if views.recipe is not None else "the layout"
     is_whole = views.storage.fields or (views.storage.split and columns > size)
     if is_whole and columns % size:
-        raise ValueError(
+        raise UnfitError(
             f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
             f"{size}; pad them, or use another recipe."
         )
     if (views.storage.tile is not None or views.is_transposed) and len(views.shape) == 1:
-        raise ValueError(
+        raise UnfitError(
             f"x has shape {views.shape}, and {name} stores {views.scheme.name} in rows and "
             "columns; give a matrix, as x[None]."
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
-from castwise._core import cast, decode_block_type, encode_block_type
+from castwise._core import UnfitError, cast, decode_block_type, encode_block_type
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 
 
@@ -152,7 +152,7 @@ def decode_type(blocks: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
     return values
 
 
-class BeyondFloat16Error(ValueError):
+class BeyondFloat16Error(UnfitError):
     """A scale is beyond the range of float16."""
 
 

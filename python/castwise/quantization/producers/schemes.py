@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, get_args
@@ -48,6 +48,8 @@ class Scheme:
         The producers whose arithmetic `quantize` knows, the default one first.
     searched_recipes : tuple of str
         Those with which it takes ``scales="best"``.
+    single_recipes : tuple of str
+        Those that need the largest magnitude of the whole array beside its global scale.
 
     """
 
@@ -63,6 +65,7 @@ class Scheme:
     code_map: tuple[float, ...] | None
     recipes: tuple[str, ...]
     searched_recipes: tuple[str, ...]
+    single_recipes: tuple[str, ...]
 
     __repr__ = brief_fields
 
@@ -89,13 +92,19 @@ def schemes() -> tuple[Scheme, ...]:
     return tuple(Scheme(**row) for row in rows)
 
 
+# Of schemes that are only read.
+_NO_RECIPES: Mapping[str, Any] = dict.fromkeys(
+    ("recipes", "searched_recipes", "single_recipes"), ()
+)
+
+
 @cache
 def _rows() -> dict[str, Scheme]:
     """Return the table by name, with integers of every width, some of which are only read."""
     wide = {row.name: row for row in schemes() if row.name.startswith("int8_")}
     read = {
         (name := row.name.replace("8", str(bits), 1)): replace(
-            row, name=name, bits=bits, recipes=(), searched_recipes=()
+            row, name=name, bits=bits, **_NO_RECIPES
         )
         for row in wide.values()
         for bits in range(1, row.bits)
@@ -114,8 +123,7 @@ def _block_types() -> dict[str, Scheme]:
             name=name.lower(),
             bits=bits,
             block=(1, elements),
-            recipes=(),
-            searched_recipes=(),
+            **_NO_RECIPES,
         )
         for name, elements, _, bits, _ in _core.block_types()
     }

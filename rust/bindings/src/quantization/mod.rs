@@ -155,6 +155,7 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         row.set_item("code_map", map)?;
         row.set_item("recipes", scheme.recipes().collect::<Vec<_>>())?;
         row.set_item("searched_recipes", scheme.searched_recipes().collect::<Vec<_>>())?;
+        row.set_item("single_recipes", scheme.single_recipes().collect::<Vec<_>>())?;
         Ok(row)
     };
     PyList::new(py, TABLE.iter().map(row).collect::<PyResult<Vec<_>>>()?)

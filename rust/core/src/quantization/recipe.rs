@@ -194,6 +194,11 @@ pub(super) fn searched(family: Family, scheme: &'static str) -> impl Iterator<It
     names(rows(family, scheme).filter(|row| row.is_searched()))
 }
 
+/// Returns the names of the recipes by which codes follow from the largest magnitude of the array.
+pub(super) fn with_array_amax(family: Family, scheme: &'static str) -> impl Iterator<Item = &'static str> {
+    names(rows(family, scheme).filter(|row| row.steps.properties.needs_array_amax))
+}
+
 /// Returns the names of rows, those of neighbors once.
 fn names(rows: impl Iterator<Item = &'static Recipe>) -> impl Iterator<Item = &'static str> {
     let mut last = "";

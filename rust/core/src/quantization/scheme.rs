@@ -68,6 +68,12 @@ impl Scheme {
         let is_whole = self.block == TENSOR;
         recipe::searched(self.family, self.name).filter(move |_| !is_whole)
     }
+
+    /// Returns the names of those that need the largest magnitude of the array beside its global scale, so that matrices of
+    /// a stack cannot be encoded at once.
+    pub fn single_recipes(&self) -> impl Iterator<Item = &'static str> {
+        recipe::with_array_amax(self.family, self.name)
+    }
 }
 
 const TENSOR: (usize, usize) = (0, 0);

@@ -10,6 +10,7 @@ from castwise._core import CastReport, block_amax, compare
 from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
+    BeyondFloat16Error,
     decode_type,
     encode_type,
     type_of_scheme,
@@ -36,7 +37,7 @@ def encode_rows(
     scheme = encoding.written.scheme
     try:
         blocks = encode_type(array, scheme.upper())
-    except ValueError as error:
+    except BeyondFloat16Error as error:
         raise CheckpointError(
             f"tensor {name!r} cannot be {scheme}: from row {first:,} on, {error}; " + LEAVE
         ) from error

@@ -7,7 +7,7 @@ tensor, or of several that share it, needs the largest magnitude first, which is
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from itertools import product
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, compare, restore_report
+from castwise._core import CastReport, block_amax, compare, restore_report
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
     STACK_ELEMENTS,
@@ -145,17 +145,17 @@ class EncodedKind:
         self, weights: Sequence[EncodedWeight]
     ) -> tuple[Sequence[Array], Sequence[Report]] | None:
         """Read, quantize and measure small weights; None if one is refused, or is a finding."""
-        try:
-            stack = self.stored_tensors.stack([weight.info.name for weight in weights])
-            options = _options(self.encoding, stack.shape)
-            amax = None
-            if self.needs_amax:
-                for weight, array in zip(weights, stack, strict=True):
-                    weight.largest = check_finite(array, weight.info.name, threads=1)
-                amax = [weight.group_amax() for weight in weights]
-            q = quantize_slab(stack, **options, amax=amax, threads=1)
-        except ValueError:
+        stack = self.stored_tensors.stack([weight.info.name for weight in weights])
+        matrices: Iterable[Array] = stack if self.needs_amax else [stack]
+        magnitudes = [block_amax(matrix, threads=1) for matrix in matrices]
+        if not all(map(math.isfinite, magnitudes)):
             return None
+        amax = None
+        if self.needs_amax:
+            for weight, magnitude in zip(weights, magnitudes, strict=True):
+                weight.largest = magnitude
+            amax = [weight.group_amax() for weight in weights]
+        q = quantize_slab(stack, **_options(self.encoding, stack.shape), amax=amax, threads=1)
         reports = compare_decoded(stack, q)
         if not keep_all(reports, q, stack.dtype):
             return None

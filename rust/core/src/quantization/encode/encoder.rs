@@ -4,7 +4,7 @@ use super::amaxes::{Amaxes, BlockAmaxes, block_amax};
 use super::by_tables::{ByTables, Reference, TableBuffers};
 use super::codes::{Codes, Operands, Shift, Values};
 use super::integer_search::{IntegerSearch, Room as IntegerRoom};
-use super::operands::{MOST_INTEGERS, refuse};
+use super::operands::MOST_INTEGERS;
 use super::packed::{PackBuffers, Packed};
 use super::scale_search::{Room, ScaleSearch};
 use super::scales::Scales;
@@ -410,10 +410,12 @@ impl<T: Real> Encoder<T> {
             index.insert(0, rest % length);
             rest /= length;
         }
-        refuse(format!(
-            "x has {value} at index {index:?}, for which no scale is right; set nonfinite=\"nan\" to give its block a \
-             scale of NaN."
-        ))
+        Err(Error::Unfit {
+            message: format!(
+                "x has {value} at index {index:?}, for which no scale is right; set nonfinite=\"nan\" to give its block \
+                 a scale of NaN."
+            ),
+        })
     }
 }
 

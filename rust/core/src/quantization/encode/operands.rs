@@ -226,9 +226,11 @@ fn check_choice(encoding: &Encoding, recipe: &Recipe, (rows, columns): (usize, u
     }
     let most = if family == Family::Integer { MOST_INTEGERS } else { MOST_SEARCHED };
     if rows.saturating_mul(columns) > most {
-        return refuse(format!(
-            "scales={scales:?} is not valid with blocks of {rows}x{columns}; use at most {most} elements."
-        ));
+        return Err(Error::Unfit {
+            message: format!(
+                "scales={scales:?} is not valid with blocks of {rows}x{columns}; use at most {most} elements."
+            ),
+        });
     }
     if encoding.amax.is_some() && family != Family::TwoLevel {
         return refuse(format!(
