@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, TensorDiff
+from castwise.checkpoint.comparison._comparing import Comparing
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers.registry import CONVERTED_TO, TYPED, WRITTEN, find_recipe
@@ -245,6 +246,66 @@ def test_weights_that_nothing_explains_are_compared_as_each_alone(tmp_path: Path
         )
         assert tensor.explanation is None
         assert replace(tensor, name=alone.name) == alone
+
+
+@pytest.mark.parametrize("kind", ["changed", "explained"])
+def test_weights_after_some_that_nothing_explains_are_compared_in_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As few of 64 are compared by themselves as the distances between stacks ask for."""
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    draw = np.random.default_rng(8)
+    arrays = {f"layers.{number}.mlp.up_proj.weight": weights()[:16, :64] for number in range(64)}
+    changed = {name: array.copy() for name, array in arrays.items()}
+    for name in [*arrays][: 2 if kind == "explained" else None]:
+        changed[name] += draw.normal(0, 0.03, (16, 64)).astype(BF16)
+    checkpoint.save(a, arrays)
+    checkpoint.save(tmp_path / "changed.safetensors", changed)
+    checkpoint.quantize_file(tmp_path / "changed.safetensors", b, "fp8_channel")
+    alone, stacks = [], []
+    compare, compare_stack = Comparing._compare, Comparing._compare_stack
+
+    def count_pairs(self: Comparing, pair: Any, meter: Any) -> TensorDiff:
+        alone.append(pair.names)
+        return compare(self, pair, meter)
+
+    def count_stacks(self: Comparing, pairs: Any) -> Any:
+        results = [*compare_stack(self, pairs)]
+        stacks.append(len(results))
+        return results
+
+    monkeypatch.setattr(Comparing, "_compare", count_pairs)
+    monkeypatch.setattr(Comparing, "_compare_stack", count_stacks)
+    tensors = checkpoint.diff(a, b).tensors
+    explained = sum(tensor.explanation is not None for tensor in tensors)
+    if kind == "explained":
+        assert (explained, len(alone), stacks) == (62, 4, [1, 2, 2, 4, 8, 16, 30])
+    else:
+        assert (explained, len(alone), stacks) == (0, 64, [1, 2, 2, 2, 2, 2, 2])
+
+
+@pytest.mark.parametrize("options", [{}, {"scales": "best"}], ids=["amax", "best"])
+@pytest.mark.parametrize("shape", [(16, 64), (512, 512)], ids=["small", "large"])
+def test_which_recipe_makes_zeros_does_not_depend_on_other_weights(
+    tmp_path: Path, shape: tuple[int, int], options: Any
+) -> None:
+    """Zeros that lose their sign are made by every recipe."""
+    weight = np.resize(weights(), shape)
+    found = []
+    for count in (0, 5):
+        arrays = {f"layers.{number}.mlp.up_proj.weight": weight for number in range(count)}
+        arrays["layers.9.mlp.up_proj.weight"] = np.full(shape, -0.0, BF16)
+        a, b = tmp_path / f"a{count}.safetensors", tmp_path / f"b{count}.safetensors"
+        checkpoint.save(a, arrays)
+        checkpoint.quantize_file(a, b, "nvfp4", recipe="modelopt", **options)
+        *others, zeros = sorted(checkpoint.diff(a, b).tensors, key=lambda tensor: tensor.name)
+        assert [row.explanation.options["scales"] for row in others if row.explanation] == (
+            [options.get("scales", "amax")] * count
+        )
+        assert zeros.explanation is not None
+        assert zeros.explanation.every_element
+        found.append(zeros.to_dict())
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("shape", [(64, 1, 4), (4, 1, 128), (2, 128, 128), (8, 64, 64)])

@@ -75,6 +75,11 @@ class Measures:
         """The ratio of signal and noise, of the numbers that are finite in both."""
         return None if self._report is None else self._report.sqnr_db
 
+    @property
+    def are_zeros(self) -> bool:
+        """True if all elements of A are zero; they were measured."""
+        return self._report is not None and self._report.zero_in == self._report.count
+
     def compare_pieces(
         self, source: NDArray[Any], result: NDArray[Any], *, threads: int | None = None
     ) -> Comparison:

@@ -162,9 +162,16 @@ class Comparing:
     def _stacked(self, kind: PairKind) -> TensorDiff | None:
         """Compare the next pair with others of its kind; None if it is to be by itself."""
         if not kind.results:
+            if kind.wait:
+                kind.wait -= 1
+                return None
             kind.results.extend(self._compare_stack(kind))
-            if len(kind.results) > 1 and not any(kind.results):
-                kind.count = 1  # a stack whose pairs are all compared again is work for nothing
+            if any(kind.results):
+                kind.distance = 1
+            elif len(kind.results) > 1:
+                # A stack whose pairs are all compared again is work for nothing: of n pairs that
+                # nothing explains, at most log2(n) stacks of two are.
+                kind.size, kind.wait, kind.distance = 2, kind.distance, 2 * kind.distance
         result = kind.results.popleft()
         if result is None or result.recipe is None:
             return None if result is None else result.tensor
@@ -294,7 +301,8 @@ class Comparing:
             )
         walk = PieceWalk(measures, self._pool, self._workers, report_progress)
         is_stored = measures.are_floats and source == target and pair.quantized == (False, True)
-        if is_stored and self._tolerances is None and other not in self._copy.transposed_names:
+        is_stored &= self._tolerances is None and other not in self._copy.transposed_names
+        if is_stored:
             # Of others it is not likely that a recipe explains them.
             trial = None if search is None else search.trial()
             walk.over_stored(self._stored_rows(pair, source, trial), self._arithmetic, trial)
@@ -312,7 +320,8 @@ class Comparing:
         if other in self._copy.transposed_names and not measures.different:
             explanation = CastExplanation(_TURNED, {"transposed": True}, measures.count)
         elif self._explains and (measures.different or source != target):
-            explanation = None if search is None else search.proof()
+            of_zeros = is_stored and measures.are_zeros
+            explanation = None if search is None else search.proof(of_zeros=of_zeros)
             if prover is None and explanation is None:
                 prover = Prover(source, target, size, self._recipes_found, self._threads)
                 prover.try_all(pairs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from castwise._core import compare
+from castwise._core import UnfitError, compare
 from castwise.checkpoint.comparison._scheme_recipes import MATRIX, SchemeRecipe, scheme_recipes
 from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
@@ -161,8 +161,14 @@ class SchemeSearch:
             break
         return self._trial
 
-    def proof(self) -> CastExplanation | None:
-        """Return the recipe that is right for every element, if the trial has shown that."""
+    def proof(self, *, of_zeros: bool = False) -> CastExplanation | None:
+        """Return the recipe that is right for every element, if the trial has shown that.
+
+        Any recipe makes zeros: which of them is named does not depend on other tensors.
+        """
+        if of_zeros:
+            self._prover, self._candidates, self._trial = SchemeProver(self.threads), None, None
+            return self.explanation()
         trial = self._trial
         explanation = None if trial is None else trial.explanation()
         if trial is None or explanation is None or not explanation.every_element:
@@ -247,7 +253,7 @@ class SchemeSearch:
         try:
             amax = self.amax(candidate)
             return candidate.apply(matrix, self.to, amax, shape=self.shape, form=form)
-        except (ValueError, TypeError):
+        except UnfitError:
             return None
 
 

@@ -51,6 +51,9 @@ class PairKind:
     count: int
     # How many the next stack has: the first pair tells which recipe is likely for the others.
     size: int = 1
+    # How many pairs are compared by themselves before the next stack, and after one in vain.
+    wait: int = 0
+    distance: int = 1
     names: deque[tuple[str, str]] = field(default_factory=deque)  # of those that are not compared
     # What was found of the first of them; None of one that is to be compared by itself.
     results: deque[StackedDiff | None] = field(default_factory=deque)
@@ -73,14 +76,16 @@ def recipes_of(
         return [None] * len(x)
     own: Sequence[float] = [block_amax(matrix) for matrix in x]
     fused = own
-    chosen: list[SchemeRecipe | None] = [likely[0]] * len(x)
+    # Any recipe makes zeros: which of them is named must not depend on other weights.
+    chosen: list[SchemeRecipe | None] = [likely[0] if size else None for size in own]
     if likely[0].needs_amax:
         fused = amaxes_of_fused(own)
         alike = [recipe for recipe in likely if recipe.quantize_options == options]
         usual = next((recipe for recipe in alike if not recipe.shares), None)
         # A recipe that shares a scale is that of weights fused with larger ones.
         chosen = [
-            usual if size == largest else alike[0] for size, largest in zip(own, fused, strict=True)
+            (usual if size == largest else alike[0]) if size else None
+            for size, largest in zip(own, fused, strict=True)
         ]
     are_finite = [math.isfinite(size + largest) for size, largest in zip(own, fused, strict=True)]
     if not all(are_finite):  # the core refuses these
