@@ -848,6 +848,13 @@ def test_type_checkers_know_the_names_that_are_imported_on_demand() -> None:
             "cast IN OUT --dtype float16",
             ("checkpoint.containers.hdf5", "quantization.arrays.arrays"),
         ),
+        (
+            "diff IN IN",
+            (
+                *(f"checkpoint.containers.{name}" for name in ("hdf5", "npz", "torch")),
+                "checkpoint.loading.check",
+            ),
+        ),
     ],
 )
 def test_a_command_imports_what_it_uses(

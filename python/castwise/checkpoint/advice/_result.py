@@ -9,7 +9,6 @@ from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import encode_checkpoint
-from castwise.checkpoint.planning.transcode.transcode import transcode_checkpoint
 from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.requests.quantize import checked_encode
 
@@ -35,6 +34,10 @@ def check_result(
     derivation = encode_checkpoint(checkpoint, encode, is_file=not checkpoint.is_folder)
     derivation.check_loading()
     if consumer is not None and consumer.form is not None:
+        from castwise.checkpoint.planning.transcode.transcode import (  # noqa: PLC0415  (alone)
+            transcode_checkpoint,
+        )
+
         headers = _planned_headers(derivation)
         transcode_checkpoint(headers, consumer.form, None, 1, is_file=True).check_loading()
 

@@ -106,6 +106,10 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         """Make the entry of a copy of a member."""
         return like(self._members[name])
 
+    def is_compressed(self, name: str) -> bool:
+        """Return True if the bytes of a tensor take less room than they are."""
+        return self._members[name].compress_type != zipfile.ZIP_STORED
+
     def copy_to(self, target: zipfile.ZipFile, name: str) -> None:
         """Copy a member; its decompressed bytes stay the same."""
         with explain_errors(self.path):

@@ -13,9 +13,8 @@ from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.problem import LoadingProblem, is_decoded_alone
 from castwise.models.architecture import Parameter, expand_name
-from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.stated import SECTIONS
 
 # Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`).
@@ -203,11 +202,6 @@ def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
             "load it with dtype=torch.bfloat16, or cast the model to bfloat16 first",
             option="dtype=bfloat16",
         )
-
-
-def is_decoded_alone(scheme: str, dtype: str | None) -> bool:
-    """Return True for what is decoded to bfloat16 where the model is computed in another dtype."""
-    return scheme.startswith(("nvfp4", "mxfp")) and dtype not in {None, BF16}
 
 
 def _expert_arguments(

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.whole_models import ModelFormat
 from castwise.checkpoint.loading.check import (
@@ -15,21 +14,13 @@ from castwise.checkpoint.loading.check import (
     check_loading,
     problem_lines,
 )
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.problem import LoadingProblem, UnloadableError
 from castwise.models.architecture import Architecture, normalize_name
 from castwise.models.model import Model
 from castwise.quantization import consumers
 from castwise.text.wording import join, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class UnloadableError(CheckpointError):
-    """A result that would not be loaded, with the modules that would not."""
-
-    def __init__(self, message: str, problems: Sequence[LoadingProblem] = ()) -> None:
-        super().__init__(message)
-        self.problems = problems
 
 
 def _is_table(architecture: Architecture, module: str) -> bool:

@@ -15,7 +15,6 @@ from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.whole_models import ModelFiles, WholeModelReader
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived
-from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning.written_schemes import loading_warning
 from castwise.checkpoint.results.report import KeptTensors
 from castwise.checkpoint.results.summary import ImportanceUse
@@ -122,6 +121,11 @@ class DerivedCheckpoint:
         is_same_model = isinstance(self.source.file, WholeModelReader)
         if self._target is None or (self._is_file and (model is None or is_same_model)):
             return  # no library loads such a file by itself, or it is as it was
+        from castwise.checkpoint.planning.consumers_check import (  # noqa: PLC0415  (of folders)
+            check_consumers,
+            refuse_file,
+        )
+
         for plan, component in zip(self.plans, self.source.components, strict=True):
             if plan.statements is None:
                 continue

@@ -16,11 +16,7 @@ from castwise.checkpoint.containers.array_bytes import from_bytes, native
 from castwise.checkpoint.containers.interface import ChunkedReader, Reader
 from castwise.checkpoint.containers.plain import PlainReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
-
-# Those whose files can be closed and opened again; others are open as the run lasts.
-_REOPENED = (SafetensorsReader, TorchReader, WholeModelReader)
 
 # Those that read any part of a tensor.
 _Ranged = SafetensorsReader | WholeModelReader | ChunkedReader | PlainReader
@@ -29,8 +25,11 @@ _RANGED = get_args(_Ranged)
 # Most readers, by their exact types: `isinstance` of a protocol's class takes much longer.
 _UNCHUNKED = (SafetensorsReader, WholeModelReader)
 
+# Room for what was read last: a matrix of 4096 x 3072 in bfloat16.
 _RECENT_BYTES = 24 << 20
+# Runs of at least so many bytes are read each by itself.
 _SHORT_BYTES = 16 << 10
+# Boxes that pay for the reading of a range that has them all.
 _FEW = 2
 
 # Where elements along an axis begin and end.
@@ -81,8 +80,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
         try:
             with self._lock:
                 for reader in readers:
-                    if not isinstance(reader, _REOPENED):
-                        continue
+                    if not (reader.reopens or isinstance(reader, WholeModelReader)):
+                        continue  # it is open as long as the run lasts
                     if not self._users.get(id(reader)):
                         reader.__enter__()
                     self._users[id(reader)] = self._users.get(id(reader), 0) + 1

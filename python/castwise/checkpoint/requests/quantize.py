@@ -17,7 +17,6 @@ from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.importance import Importance
-from castwise.checkpoint.planning.transcode.transcode import encode_to_file
 from castwise.checkpoint.planning.written_schemes import (
     checked_inputs_or_scale,
     consumer_named,
@@ -63,8 +62,13 @@ def quantizing(
 
 def encoding_of(encode: Encode) -> partial[DerivedCheckpoint]:
     """Return what plans a quantization."""
-    derive = encode_to_file if encode.recipe == TYPED else encode_checkpoint
-    return partial(derive, encode=encode)
+    if encode.recipe != TYPED:
+        return partial(encode_checkpoint, encode=encode)
+    from castwise.checkpoint.planning.transcode.encoded_model import (  # noqa: PLC0415  (of GGUF)
+        encode_to_file,
+    )
+
+    return partial(encode_to_file, encode=encode)
 
 
 def checked_encode(request: Quantize, threads: int | None) -> Encode:

@@ -14,7 +14,6 @@ from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, walk
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
-from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.weight_files import (
     NOT_OF_THE_MODEL,
     holds_weights,
@@ -279,6 +278,8 @@ def _holds_tensors(entry: Path) -> bool:
     is_known = _matches_any(entry.name, NOT_OF_THE_MODEL)
     if entry.suffix not in _TORCH_SUFFIXES or is_known or is_remote(entry):
         return False
+    from castwise.checkpoint.containers.torch import TorchReader  # noqa: PLC0415  (5 milliseconds)
+
     with suppress(CheckpointError), TorchReader(entry, warns=False) as reader:
         return bool(reader.tensors)
     return False

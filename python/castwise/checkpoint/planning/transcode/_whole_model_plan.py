@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, join_names
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.whole_models import ModelFormat
 from castwise.checkpoint.planning.component import Derived, SourceComponent
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
@@ -13,6 +14,19 @@ from castwise.checkpoint.planning.transcode._whole_model import WholeModel
 from castwise.quantization.producers.producer import Statements
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.quantization.producers.stated import CONFIG
+from castwise.text.wording import parenthesis
+
+
+def check_whole(source: Checkpoint, target: ModelFormat, recipe: str, *, is_file: bool) -> None:
+    """Refuse what does not become one file of one model."""
+    several = [component.place for component in source.components]
+    if not is_file:
+        raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
+    if len(several) > 1:
+        raise CheckpointError(
+            f"{source.path} has tensors in {join_names(several)}, and a {target.label} file is of "
+            "one model; leave out the others " + parenthesis("exclude")
+        )
 
 
 def derive_encoded_model(target: ModelFormat, choice: WeightChoice, threads: int) -> Derived:
