@@ -32,7 +32,7 @@ from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief, counted, listed
 from castwise.text.parsed_files import parsed_mapping, text_in
 from castwise.text.spelling import suggestion, typed_values
-from castwise.text.wording import about, argument, of_core, quote
+from castwise.text.wording import argument, quote, reword_core, word_key_error
 
 KEEP = "keep"  # the target of arrays that are not cast
 DEFAULT = "default"  # the key for floating arrays that no other key matches
@@ -111,7 +111,7 @@ class DtypeMap(Rendered):
             try:
                 keys.insert(key, _policy_target(value, role))
             except ValueError as error:
-                raise ValueError(about("key " + quote(key), error)) from error
+                raise ValueError(word_key_error("key " + quote(key), error)) from error
         default = _policy_target(policy.default_policy, role)
         return cls(default, keys, "policy map", **_OF_POLICY)
 
@@ -161,7 +161,9 @@ class DtypeMap(Rendered):
             except TypeError as error:
                 likely = suggestion(value, [KEEP]).rstrip().capitalize()
                 reason = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
-                raise TypeError(f"{origin}: key " + quote(key) + ": " + of_core(reason)) from error
+                raise TypeError(
+                    f"{origin}: key " + quote(key) + ": " + reword_core(reason)
+                ) from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
@@ -173,7 +175,9 @@ class DtypeMap(Rendered):
                 try:
                     keys.insert(key, target)
                 except ValueError as error:
-                    raise ValueError(about(f"{origin}: key " + quote(key), error)) from error
+                    raise ValueError(
+                        word_key_error(f"{origin}: key " + quote(key), error)
+                    ) from error
         return cls(default, keys, origin, has_default=DEFAULT in mapping)
 
     @classmethod
@@ -308,5 +312,5 @@ def _policy_target(policy: Any, role: str) -> str | None:  # noqa: ANN401  (of a
         raise ValueError(
             argument("policy", policy.name)
             + " is not for arrays of numbers: "
-            + of_core(str(error))
+            + reword_core(str(error))
         ) from error

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from castwise._core import FormatInfo, finfo
 from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.text.spelling import typed_format
-from castwise.text.wording import argument, of_core
+from castwise.text.wording import argument, reword_core
 
 # Kind of a tensor that may well hold numbers, but in a format that the file does not tell.
 UNKNOWN = "unknown"
@@ -202,7 +202,7 @@ def _check_format(value: object, subject: str) -> None:
     try:
         format_info(dtype)
     except TypeError as error:
-        raise TypeError(subject + ": " + of_core(str(error))) from error
+        raise TypeError(subject + ": " + reword_core(str(error))) from error
 
 
 def _check_text(text: object, subject: str, *values: object) -> None:

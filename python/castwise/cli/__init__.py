@@ -23,7 +23,7 @@ from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output
 from castwise.cli._parser import parse_arguments
 from castwise.environment.variables import ERRORS
 from castwise.rendering.words import printable
-from castwise.text.wording import for_command, of_core
+from castwise.text.wording import for_command, reword_core
 
 # Characters of an error, at most: names and values in it may be as long as a file makes them.
 _LONGEST = 4000
@@ -145,7 +145,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 def _message(error: BaseException) -> str:
     """Return what an error says, with the name of the file that it is about."""
     if not isinstance(error, OSError) or not error.strerror:
-        return for_command(of_core(str(error))) or type(error).__name__
+        return for_command(reword_core(str(error))) or type(error).__name__
     name, missing = error.filename, isinstance(error, FileNotFoundError)
     reason = for_command(error.strerror)
     if not name:

@@ -156,7 +156,7 @@ _CORE = re.compile(
 )
 
 
-def of_core(text: str) -> Wording:
+def reword_core(text: str) -> Wording:
     """Take a message that may be the core's, which writes arguments as a function words them."""
     if isinstance(text, Wording):
         return text
@@ -170,7 +170,9 @@ def of_core(text: str) -> Wording:
     return Wording(text, command)
 
 
-def about(subject: str, error: Exception) -> Wording:
+def word_key_error(subject: str, error: Exception) -> Wording:
     """Return the message of a map of patterns about one key, which it calls by its escapes."""
     _, is_about_key, rest = str(error).partition("' is ")
-    return subject + (of_core(f" is {rest}") if is_about_key else ": " + of_core(str(error)))
+    return subject + (
+        reword_core(f" is {rest}") if is_about_key else ": " + reword_core(str(error))
+    )

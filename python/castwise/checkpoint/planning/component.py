@@ -35,7 +35,7 @@ from castwise.quantization.producers.stated import SECTIONS
 from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding, Decodings
 from castwise.text.brief import counted
-from castwise.text.wording import about, setting
+from castwise.text.wording import setting, word_key_error
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -281,5 +281,5 @@ def pattern_of(option: str, text: str) -> PolicyMap:
     try:
         pattern.insert(text, True)
     except ValueError as error:
-        raise ValueError(about(setting(option, text), error)) from error
+        raise ValueError(word_key_error(setting(option, text), error)) from error
     return pattern

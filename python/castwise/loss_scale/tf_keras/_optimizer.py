@@ -202,10 +202,10 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
             with np.errstate(all="ignore"):
                 factor = inverse.astype(array.dtype)
             # castwise takes no factor that is 0 or infinite, and half of numpy's time for others.
-            is_usable = math.isfinite(factor) and factor != 0
+            is_accepted = math.isfinite(factor) and factor != 0
             results.append(
                 cast(array, array.dtype, scale=float(factor))
-                if is_usable
+                if is_accepted
                 else np.asarray(times(array, factor))
             )
         return results
