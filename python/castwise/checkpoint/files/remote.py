@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
+from castwise.checkpoint.files.readable_file import ReadableFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -173,18 +174,6 @@ def _answer(call: Callable[[], object], url: str) -> object:
             raise
         text = f"no answer within {_PATIENCE:g} seconds{_CHECK}"
         raise OSError(errno.ETIMEDOUT, text, url) from None
-
-
-class ReadableFile:
-    """What a container is read from: a file, several as one, or an object of a store."""
-
-    def place(self, begin: int) -> tuple[BinaryIO, int] | None:
-        """Return a file and an offset in it; None if only this object can read that."""
-        del begin
-        return None
-
-    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Begin to fetch spans that will be read in this order, where the system does not."""
 
 
 class RemoteSource(ReadableFile):
