@@ -265,7 +265,7 @@ def _share_scales(facts: SourceComponent, recipe: str, weights: Sequence[Transco
 
 
 def new_tensors(
-    plan: TranscodingPlan, make: Callable[[TranscodedWeight], list[DerivedTensor]]
+    plan: TranscodingPlan, make: Callable[[TranscodedWeight], Sequence[DerivedTensor]]
 ) -> tuple[dict[str, list[DerivedTensor]], dict[str, str]]:
     """Return what comes in the place of stored tensors, and those that are left out."""
     tensors: dict[str, list[DerivedTensor]] = {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,13 @@ Array = NDArray[Any]
 _NO_JOB = WeightJob("", lambda *_: ())
 
 
+class _NewTensors(NamedTuple):
+    """What a weight becomes."""
+
+    tensors: Sequence[DerivedTensor]  # those that are not there as they are
+    staying: Collection[str]  # the stored tensors that are
+
+
 class TranscodedWeight:
     """A weight, and what it becomes."""
 
@@ -93,17 +100,15 @@ class TranscodedWeight:
         self._stem = ""
         self.stored_tensors = stored_tensors
         self._kinds = kinds
-        self._new_tensors: list[DerivedTensor] = []
-        # What its new tensors are called behind its parameter, by their names
-        self._part_names: dict[str, str] = {}
-        self._is_prepared = False
+        self._result = _NewTensors((), ())  # until `tensors` is called
         self._warn = warn
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.alike  # one of several has no index
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copies: set[str] = set()
         self._single_slabs: dict[str, SingleSlabs] = {}
-        self._staying: set[str] = set()
+        # What makes some of its tensors: of one that has the tensors of another when it is asked
+        self._slab_maker: SlabMaker | None = None
 
     def becomes(self, form: Views, stem: str) -> None:
         """Take note of the form that it gets, and of what its parameter is called there.
@@ -144,39 +149,35 @@ class TranscodedWeight:
         assert whole is not None, "of an array"  # noqa: S101
         return np.arange(self.plan.matrix_shape[-1], dtype=np.int32) // views_of(whole).block[1]
 
-    def tensors(self) -> list[DerivedTensor]:
+    def tensors(self) -> Sequence[DerivedTensor]:
         """List the tensors that it becomes and that are not there as they are."""
         first = None if self.plan.similar is None else self._kinds.setdefault(self._kind(), self)
         if first is None or first is self or self.level is not None:
-            self._new_tensors = self._prepare()
+            self._result = self._prepare()
         else:
-            self._new_tensors = self._rename(first)
-        return self._new_tensors
+            self._result = self._rename(first)
+        return self._result.tensors
 
     def _kind(self) -> tuple[object, ...]:
         """Return what weights have in common that differ in names alone."""
         return id(self.plan.similar), id(self.form), type(self.level)
 
-    def _rename(self, first: TranscodedWeight) -> list[DerivedTensor]:
-        """List the tensors of a weight that differs from another one in names alone."""
+    def _rename(self, first: TranscodedWeight) -> _NewTensors:
+        """Return the tensors of a weight that differs from another one in names alone."""
         homes = zip(
-            *[(each.weight.payload, *each.weight.parts) for each in (first, self)], strict=True
+            *[(weight.weight.payload, *weight.weight.parts) for weight in (first, self)],
+            strict=True,
         )
         names = dict(homes)
-        self._staying = {names[name] for name in first._staying}
-        new_names = [
-            self._name_part(first._part_names[tensor.info.name]) for tensor in first._new_tensors
-        ]
-        if not new_names:
-            return []
+        rows, staying = first._result.tensors, {names[name] for name in first._result.staying}
+        if not rows:
+            return _NewTensors((), staying)
+        new_names = [self._name_part(first._parts_by_name[row.info.name]) for row in rows]
         payload = next(
-            (name for name, row in zip(new_names, first._new_tensors, strict=True) if row.scheme),
-            new_names[0],
+            (name for name, row in zip(new_names, rows, strict=True) if row.scheme), new_names[0]
         )
-        job = WeightJob(
-            payload, partial(self._slabs, payload), first._new_tensors[0].job.stack, self, new_names
-        )
-        return [
+        job = WeightJob(payload, partial(self._slabs, payload), rows[0].job.stack, self, new_names)
+        tensors = [
             DerivedTensor(
                 row.info._replace(name=name),
                 row.format,
@@ -185,12 +186,20 @@ class TranscodedWeight:
                 job,
                 row.scheme,
             )
-            for name, row in zip(new_names, first._new_tensors, strict=True)
+            for name, row in zip(new_names, rows, strict=True)
         ]
+        return _NewTensors(tensors, staying)
 
-    def _prepare(self) -> list[DerivedTensor]:
-        """List the tensors that it becomes, and what makes each of them."""
-        self._is_prepared = True
+    @cached_property
+    def _parts_by_name(self) -> Mapping[str, str]:
+        """What the parts of its form are called behind its parameter, by their whole names."""
+        assert self.form is not None, "by `becomes`"  # noqa: S101
+        layout = self.form.layout
+        parts = [layout.payload, *[part.name for part in layout.parts]]
+        return {self._name_part(part): part for part in parts}
+
+    def _prepare(self) -> _NewTensors:
+        """Return the tensors that it becomes, and keep what makes each of them."""
         form = self.form
         assert form is not None, "by `becomes`"  # noqa: S101
         self._slab_maker = SlabMaker(self.weight, self.plan, form, self.level, self._warn)
@@ -206,35 +215,38 @@ class TranscodedWeight:
         tensors = [tensor for tensor in candidates if tensor is not None]
         homes = [tensor.home for tensor in tensors]
         new_tensors: list[DerivedTensor] = []
+        staying: set[str] = set()
         for tensor in tensors:
             if homes.count(tensor.home) == 1 and self._stays(tensor):
-                self._staying.add(tensor.info.name)
+                staying.add(tensor.info.name)
             else:
                 new_tensors.append(tensor)
         if not new_tensors:
-            return []
+            return _NewTensors((), staying)
         # The row of the codes has what is lost, unless they stay where they are.
         codes = next((row for row in new_tensors if row.scheme is not None), None)
         name = (codes or new_tensors[0]).info.name
         names = [tensor.info.name for tensor in new_tensors]
         stack = self._stack_of(new_tensors)
         job = WeightJob(name, partial(self._slabs, name), stack, self, names)
-        names_left_out = () if codes is None else self.left_out(new_tensors)
-        lost_bytes = sum(self.stored_tensors[name].nbytes for name in names_left_out)
-        return [
+        homeless = () if codes is None else self._without_place(new_tensors, staying)
+        lost_bytes = sum(self.stored_tensors[name].nbytes for name in homeless)
+        new_tensors = [
             # The bytes of tensors without a place count as those of the codes.
             row._replace(job=job, info=row.info._replace(nbytes=row.info.nbytes + lost_bytes))
             if row.scheme is not None
             else DerivedTensor(row.info, row.format, row.home, row.sources, job)
             for row in new_tensors
         ]
+        return _NewTensors(new_tensors, staying)
 
     def _slabs(
         self, payload: str, names: Collection[str], _format: str | None
     ) -> Iterator[WeightSlab]:
         """List the slabs that make some of its tensors."""
-        if not self._is_prepared:
+        if self._slab_maker is None:
             self._prepare()
+        assert self._slab_maker is not None, "by `_prepare`"  # noqa: S101
         yield from self._slab_maker.slabs(names)
         for name in self._single_slabs.keys() & names:
             yield from slabs_of_one(name, self._single_slabs[name])
@@ -260,7 +272,8 @@ class TranscodedWeight:
         first = self._kinds[self._kind()]
         if first is self:
             return WeightStack(elements, self._make_stack)
-        return first._new_tensors[0].job.stack if len(tensors) == len(first._new_tensors) else None
+        rows = first._result.tensors
+        return rows[0].job.stack if len(tensors) == len(rows) else None
 
     def _make_stack(
         self, weights: Sequence[TranscodedWeight]
@@ -268,13 +281,14 @@ class TranscodedWeight:
         """Make small weights; None if one of them loses values, or is warned of."""
         form, whole, tensors = self.form, self.plan.whole, self.stored_tensors
         assert form is not None, "by `becomes`"  # noqa: S101
+        assert self._slab_maker is not None, "by `tensors`"  # noqa: S101
         names = [weight.plan.parts for weight in weights]
         q = stack_of(whole, [tensors.stack(part) for part in zip(*names, strict=True)])
         if not all(scales_tell(q, np.dtype(np.float32), reads_codes=True)) or wrapped_zeros(q):
             return None
         arrays = []
-        for index, tensor in enumerate(self._new_tensors):
-            others = [weight._new_tensors[index] for weight in weights]
+        for index, tensor in enumerate(self._result.tensors):
+            others = [weight._result.tensors[index] for weight in weights]
             if (key := self._slab_maker.keys.get(tensor.info.name)) is not None:
                 array = converted_part(q, of_shape(form, (len(weights), *form.shape)), key)
             elif tensor.info.name in self._copies:
@@ -295,8 +309,13 @@ class TranscodedWeight:
 
     def left_out(self, tensors: Sequence[DerivedTensor]) -> set[str]:
         """Name the stored tensors that have no place any more."""
+        return self._without_place(tensors, self._result.staying)
+
+    def _without_place(
+        self, tensors: Sequence[DerivedTensor], staying: Collection[str]
+    ) -> set[str]:
         homes = {tensor.home for tensor in tensors}
-        return {self.weight.payload, *self.weight.parts} - homes - self._staying
+        return {self.weight.payload, *self.weight.parts}.difference(homes, staying)
 
     def _stays(self, tensor: DerivedTensor) -> bool:
         """Return True for a tensor that is as it is stored."""
@@ -325,9 +344,7 @@ class TranscodedWeight:
         return DerivedTensor(info, format_name, home, sources, _NO_JOB, scheme=scheme)
 
     def _name_part(self, part: str) -> str:
-        name = name_part(part, self._stem) if part else self._stem
-        self._part_names[name] = part
-        return name
+        return name_part(part, self._stem) if part else self._stem
 
     def _tensor(
         self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
@@ -338,6 +355,7 @@ class TranscodedWeight:
         shape = form.zero_shape if shape is None else shape
         if is_same and format_name == self.stored_tensors[home].format:
             return self._copy(home, name, shape)
+        assert self._slab_maker is not None, "by `_prepare`"  # noqa: S101
         self._slab_maker.keys[name] = key
         sources = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
