@@ -6,6 +6,7 @@ from pathlib import Path
 
 from castwise.text.wording import join, parenthesis
 
+# Names in a message; how many are left is counted behind them.
 _MAX_LISTED = 8
 
 FETCH = "fetch the file again"

@@ -62,6 +62,7 @@ _MEASURED = 1 << 14
 _DECODED = (np.dtype(np.float32), np.dtype(np.float64))
 
 _FLOAT8 = "fp8"
+# The formats that models are cast to without scales.
 _WIDE_BITS = 16
 _LEAST_SHARE = 5e-4  # less is 0.0 % in print
 _SCHEMES: dict[str, Scheme] = {row.name: row for row in schemes()}

@@ -22,6 +22,7 @@ _AXIS = 34
 # Binades beside the histograms that ranges of formats are drawn for, at most.
 _CUT = 16
 
+# Of a bar: one decimal is written, in which less is 0.
 _LEAST_HEIGHT = 0.05
 _LEGEND = (
     "Blue: the elements of each binade, relative to the tallest bar of the row. Orange: the normal "

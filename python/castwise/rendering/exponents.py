@@ -15,6 +15,7 @@ from castwise._core import finfo
 # Cells of a histogram in text.
 CELLS = 16
 
+# The share of elements that may exceed the usual exponents.
 _OUTLIERS = 1e-3
 
 # The letters of a histogram, from none to the most elements.

@@ -11,12 +11,14 @@ from castwise.text.wording import quote
 
 _NAME_CHARACTERS = 30  # of a name that are shown before other columns are left out
 _SHORT_NAME_CHARACTERS = 16  # of a name that are shown before columns of the decision are left out
+# Of the first column, with the names, however narrow the terminal is.
 _LEAST_CHARACTERS = 12
 # What a line has in the place of a part of a name.
 CUT = "…"
 
 _LAYER = re.compile(r"(?<![^.])(?:\d+|\*)(?=\.)")
 _GAP = 2  # between columns
+# Cells that say nothing; a column of zeros alone is not printed.
 _NOTHING = frozenset(("0", "", "-"))
 _HEADER, _LOSS, _PLAIN = "\033[1m", "\033[1;31m", "\033[0m"
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Three lines of 80 letters.
 _LETTERS = 240
+# Names in a message of one line; how many are left is counted behind them.
 _MAX_LISTED = 3
 
 

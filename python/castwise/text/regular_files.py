@@ -10,6 +10,7 @@ from pathlib import Path
 
 # A pipe is opened without waiting for its writer; what it is is then asked of the open file.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+# A file that states no size, as those of /proc, is read no further than its limit.
 _PIECE_BYTES = 1 << 16
 
 

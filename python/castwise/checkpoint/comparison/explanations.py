@@ -26,6 +26,7 @@ _FEW = 1 << 10
 _REVERSED = 16
 # Elements that are searched at a time for the first that differs.
 _CHUNK = 1 << 16
+# The largest integer by which numpy compares bits.
 _WORD_BYTES = 8
 # A sample also takes of a piece: elements beyond the range of B, or below its normal numbers.
 _NOTABLE = 1 << 10

@@ -24,6 +24,7 @@ _COLUMNS = 80
 _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
 # After which a word may be cut, as after that of an exponent it is not.
 _HYPHEN = re.compile(r"-(?!\d+\b)")
+# Of differences in a table; JSON has all digits.
 _FLOAT_DIGITS = 3
 _LARGEST_ULP = 99_999  # in tables; weights that were quantized are millions of float32 apart
 

@@ -21,6 +21,7 @@ _MAX_HEADER_BYTES = 100_000_000
 _ZIP_START = b"PK\3\4"
 _NAME_LENGTH, _NAME = 26, 30  # where they stand in the header of a zip file's member
 _OF_TORCH = re.compile(rb"[^/]+/data(?:\.pkl|/0)")  # the second begins what TorchScript saves
+# The members of a Keras file, any of which may come first.
 _OF_KERAS = (b"metadata.json", b"config.json", b"model.weights.h5")
 # Of files so named the names decide, as either may begin with a member that the other has.
 _ZIPS = (".npz", ".keras")

@@ -33,6 +33,7 @@ from castwise.checkpoint.containers.interface import Arrangement, Elements
 # The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.
 # numpy.load stops at 10,000 bytes, unless `max_header_size` allows more.
 _MAX_HEADER_BYTES = 1 << 20
+# How many bytes have the length of the header, by the version of the format.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 _USER_DTYPE = 2  # value of dtype.isbuiltin for dtypes that a library registered
 # A descr of this form that numpy cannot read is some library's own dtype of so many bytes.

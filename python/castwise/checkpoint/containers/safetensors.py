@@ -43,6 +43,7 @@ _RAW_CODE = "U8"  # of plain bytes
 
 # Elements of 4 bits lie two in a byte, and those of 6 bits four in three.
 _NIBBLE_BITS = 4
+# Of elements that share bytes in a file; others take whole bytes.
 _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 
 

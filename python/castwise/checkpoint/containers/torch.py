@@ -47,6 +47,7 @@ _PICKLE = "data.pkl"
 _ZIP_REMEDY = "save the file again in torch"
 # `MAGIC_NUMBER` and `PROTOCOL_VERSION` of torch/serialization.py.
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# The protocol that `torch.save` states in files that are no zip files (before 1.6).
 _LEGACY_VERSION = 1001
 # Old files have the count of elements before those of each storage.
 _COUNT_BYTES = 8

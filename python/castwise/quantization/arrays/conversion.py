@@ -35,6 +35,7 @@ _LOWEST, _HIGHEST = -9, 8
 _SMALLEST = -126
 
 _SPREAD = _HIGHEST - _LOWEST
+# The largest number of E4M3.
 _LARGEST = Fraction(448)
 # No code of 4 bits times two to this is a float8_e4m3fn.
 _FINE = -20

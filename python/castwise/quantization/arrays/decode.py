@@ -29,6 +29,7 @@ _ARITHMETIC = get_args(Arithmetic)
 # Parts by which products are changed one by one.
 _STEPS = frozenset(("factor", "float8 scale"))
 
+# Bounds of magnitudes of which nothing is known.
 _UNKNOWN = (0.0, np.inf)
 # Parts by which products are changed at all.
 _FURTHER = _STEPS | {"divisor"}

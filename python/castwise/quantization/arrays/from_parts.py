@@ -33,8 +33,10 @@ from castwise.quantization.producers.schemes import Scheme, may_hold, scheme_of_
 from castwise.quantization.producers.stated import json_of
 
 _BYTE = 8
+# The one NaN of E4M3 without a sign; larger codes would have the sign bit.
 _UE4M3_NAN = 0x7F
 _WORD_BITS = 32
+# Of a matrix, or of a stack of them with at most two axes.
 _MAX_AXES = 4
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
 _EXTRAS = (

@@ -47,6 +47,7 @@ _PACKINGS = {
 }
 
 _AUTO_ROUND = "auto-round"
+# Files state so many bits of modules that stay as they are.
 _NOT_QUANTIZED_BITS = 16
 _LEFT_OUT = {"bits": _NOT_QUANTIZED_BITS}
 # What names a module itself: auto-round's patterns have other characters.

@@ -14,6 +14,7 @@ from castwise.text.brief import brief, brief_fields, counted, listed
 from castwise.text.plain import LEFT_OUT, plain_dict, plain_fields
 
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
+# Of bitsandbytes, whose schemes state none in their names.
 _MAP_BITS = 4
 
 

@@ -30,6 +30,7 @@ _POLICIES = (
     "AWQDTypePolicy",
 )
 _REMEDY = "save the model with it (model.save to a .keras file)"
+# Of layers in layers: Python refuses 1,000 calls within each other.
 _MAX_DEPTH = 200
 _CALIBRATED = ("gptq", "awq")
 # A key of EinsumDense's configuration that only packed codes need.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from castwise._numbers import is_integer
 
+# A block as compressed-tensors states it, such as 128x128.
 _SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
 
 # The file of a model that states, among others, how it is quantized.

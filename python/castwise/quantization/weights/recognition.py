@@ -193,7 +193,8 @@ class _Search:
         best_match = best_matches[0]
         self._parameters[info.name] = best_match.weight
         layouts = tuple([match.layout for match in best_matches])
-        # Rows of the table: all of them, and the best.
+        # Rows of the table, which last as long as the process: all of them, and the best. By `id`,
+        # as the hash of a row goes through all its fields, for each weight.
         rows = (*[id(match.layout) for match in candidates], None, *map(id, layouts))
         if (names := self._producers.get(rows)) is None:
             names = self._producers[rows] = (

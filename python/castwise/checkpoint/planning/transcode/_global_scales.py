@@ -18,6 +18,7 @@ from castwise.quantization.weights.decoding import Decoding
 
 SLAB_ELEMENTS = 1 << 20
 _SLAB_BYTES = 4 << 20
+# The dtypes of 16 bits that weights are decoded to, and their magnitudes are in.
 _NUMBERS = (ml_dtypes.bfloat16, np.float16)
 # The values of the codes without a sign.
 _CODES = np.arange(8, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)

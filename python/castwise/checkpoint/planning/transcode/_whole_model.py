@@ -38,6 +38,7 @@ from castwise.quantization.arrays.views import Views
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.weights.decoding import Slab as Cut
 
+# The code of NaN in E8M0, which llama.cpp takes for a number.
 _NAN = 255
 _F32 = "float32"
 # The format of blocks of bytes.
