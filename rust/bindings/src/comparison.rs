@@ -93,7 +93,7 @@ impl Comparison {
     /// The root of the mean squared difference; None if losses were not measured.
     #[getter]
     fn rms_error(&self) -> Option<f64> {
-        self.losses(Losses::rms_error)
+        self.losses(|losses| losses.report.rms_error())
     }
 
     /// What the second array lost of the first, as of a cast; None if losses were not measured.

@@ -45,31 +45,31 @@ impl SurveyTables {
     /// Zeros of both signs.
     #[getter]
     fn zeros(&self) -> u64 {
-        self.core.zeros
+        self.core.magnitudes.zeros
     }
 
     /// Infinities of both signs.
     #[getter]
     fn infinities(&self) -> u64 {
-        self.core.infinities
+        self.core.magnitudes.infinities
     }
 
     /// NaN.
     #[getter]
     fn nans(&self) -> u64 {
-        self.core.nans
+        self.core.magnitudes.nans
     }
 
     /// The largest finite magnitude; 0 without.
     #[getter]
     fn largest(&self) -> f64 {
-        self.core.largest
+        self.core.magnitudes.largest
     }
 
     /// The smallest magnitude that is not zero; 0 without.
     #[getter]
     fn smallest(&self) -> f64 {
-        self.core.smallest
+        self.core.magnitudes.smallest
     }
 
     /// Finite elements, not zero, by how many bits their significands need.
@@ -86,9 +86,10 @@ impl SurveyTables {
 
     /// Finite elements, not zero, by binade: exponents, counts, and sums of squares in units of four to the exponent.
     fn binade_columns<'py>(&self, py: Python<'py>) -> PyResult<(Column<'py>, Column<'py>, Column<'py>)> {
-        let exponents: Vec<_> = self.core.binades.keys().map(|&exponent| i64::from(exponent)).collect();
-        let counts: Vec<_> = self.core.binades.values().map(|cell| cell.count).collect();
-        let squares: Vec<_> = self.core.binades.values().map(Cell::sum_of_squares).collect();
+        let binades = &self.core.magnitudes.binades;
+        let exponents: Vec<_> = binades.keys().map(|&exponent| i64::from(exponent)).collect();
+        let counts: Vec<_> = binades.values().map(|cell| cell.count).collect();
+        let squares: Vec<_> = binades.values().map(Cell::sum_of_squares).collect();
         Ok((array_of(py, &exponents)?, array_of(py, &counts)?, array_of(py, &squares)?))
     }
 
@@ -121,13 +122,14 @@ impl SurveyTables {
 
     /// Everything, as plain numbers; restore_survey() takes it.
     fn state(&self) -> State {
-        let core::Survey { count, zeros, infinities, nans, largest, smallest, .. } = self.core;
+        let core::Survey { count, ref magnitudes, .. } = self.core;
+        let core::Magnitudes { zeros, infinities, nans, largest, smallest, ref binades, .. } = *magnitudes;
         let saved = |number: i64, cell: &Cell| (number, cell.count.into(), cell.squares as i128);
         let row = |eighth: i16, row: &BlockRow| {
             let cells = (0..).zip(&row.cells).filter(|(_, cell)| cell.count > 0);
             (eighth, row.blocks.into(), cells.map(|(depth, cell)| saved(depth, cell)).collect())
         };
-        let binades = self.core.binades.iter().map(|(&exponent, cell)| saved(exponent.into(), cell));
+        let binades = binades.iter().map(|(&exponent, cell)| saved(exponent.into(), cell));
         let rows =
             |table: &BlockTable| table.rows.iter().map(|(&eighth, blocks)| row(eighth, blocks)).collect();
         let tables = self.core.blocks.iter().map(rows);
@@ -141,7 +143,7 @@ impl SurveyTables {
 
     fn __add__(&self, other: &Bound<'_, Self>) -> Self {
         let mut sum = self.core.clone();
-        sum.merge(&other.get().core);
+        sum += &other.get().core;
         Self { core: sum }
     }
 
@@ -155,7 +157,7 @@ impl SurveyTables {
 pub(crate) fn sum_surveys(parts: &Bound<'_, PyAny>) -> PyResult<SurveyTables> {
     let mut sum = core::Survey::default();
     for part in parts.try_iter()? {
-        sum.merge(&part?.cast::<SurveyTables>()?.get().core);
+        sum += &part?.cast::<SurveyTables>()?.get().core;
     }
     Ok(SurveyTables { core: sum })
 }
@@ -170,12 +172,13 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
     {
         *number = natural(count, &|| format!("counts has {count} {name}"))?;
     }
-    let [count, zeros, infinities, nans] = numbers;
-    let mut core =
-        core::Survey { count, zeros, infinities, nans, largest, smallest, ..core::Survey::default() };
+    let mut core = core::Survey::default();
+    let magnitudes = &mut core.magnitudes;
+    [core.count, magnitudes.zeros, magnitudes.infinities, magnitudes.nans] = numbers;
+    (magnitudes.largest, magnitudes.smallest) = (largest, smallest);
     for (exponent, count, squares) in binades {
         let place = || format!("binades has ({exponent}, {count}, {squares})");
-        *core.binades.entry(natural(exponent, &place)?) = restored_cell(count, squares, &place)?;
+        *core.magnitudes.binades.entry(natural(exponent, &place)?) = restored_cell(count, squares, &place)?;
     }
     for (bits, count) in significant_bits {
         let place = || format!("significant_bits has ({bits}, {count})");
@@ -252,8 +255,8 @@ pub(crate) fn survey_rows<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResu
     let rows =
         release(py, bytes_of_items(x.bytes(), shape[0]), call).map_err(to_python)?.into_iter().map(|row| {
             let exponents = PyDict::new(py);
-            for (exponent, cell) in row.binades.iter() {
-                exponents.set_item(exponent, cell.count)?;
+            for (exponent, count) in row.binades() {
+                exponents.set_item(exponent, count)?;
             }
             Ok((row.zeros, row.infinities, row.nans, row.largest, row.smallest, exponents))
         });

@@ -8,6 +8,7 @@ use std::fmt;
 #[non_exhaustive]
 pub enum Error {
     /// No format has this name.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     UnknownFormat {
         /// What was asked for.
         name: String,

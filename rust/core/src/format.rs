@@ -255,6 +255,7 @@ impl fmt::Debug for Format {
 
 impl Format {
     /// How many there are.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub const COUNT: usize = TABLE.len();
 
     /// Every format, in the order of the table.
@@ -270,12 +271,14 @@ impl Format {
 
     /// Its row.
     #[must_use]
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub const fn row(self) -> &'static Row {
         &TABLE[self.0 as usize]
     }
 
     /// Its position in the table.
     #[must_use]
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -288,6 +291,7 @@ impl Format {
 
     /// Meaning of its bits.
     #[must_use]
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn kind(self) -> Kind {
         self.row().kind
     }
@@ -300,6 +304,7 @@ impl Format {
 
     /// The layout, if it is a real float.
     #[must_use]
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn float(self) -> Option<FloatSpec> {
         match self.kind() {
             Kind::Float(spec) => Some(spec),
@@ -309,6 +314,7 @@ impl Format {
 
     /// The format of the components of a complex format; `None` for a real one.
     #[must_use]
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn component(self) -> Option<Self> {
         match self.kind() {
             Kind::Complex { component } => Self::named(component),
@@ -318,6 +324,7 @@ impl Format {
 
     /// Smallest and largest value of an integer format or bool.
     #[must_use]
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub fn integer_range(self) -> Option<(i128, i128)> {
         let bits = self.row().bits;
         match self.kind() {
@@ -330,10 +337,11 @@ impl Format {
 }
 
 macro_rules! constants {
-    ($($constant:ident: $name:literal,)*) => {
+    ($($(#[$attribute:meta])* $constant:ident: $name:literal,)*) => {
         impl Format {
             $(
                 #[doc = concat!("The format ", $name, ".")]
+                $(#[$attribute])*
                 pub const $constant: Self = Self::constant($name);
             )*
 
@@ -344,15 +352,21 @@ macro_rules! constants {
 }
 constants! {
     BOOL: "bool",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     INT1: "int1",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     INT2: "int2",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     INT4: "int4",
     INT8: "int8",
     INT16: "int16",
     INT32: "int32",
     INT64: "int64",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     UINT1: "uint1",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     UINT2: "uint2",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     UINT4: "uint4",
     UINT8: "uint8",
     UINT16: "uint16",
@@ -376,7 +390,9 @@ constants! {
     FLOAT4_E2M1FN: "float4_e2m1fn",
     COMPLEX128: "complex128",
     COMPLEX64: "complex64",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     COMPLEX32: "complex32",
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     BCOMPLEX32: "bcomplex32",
 }
 

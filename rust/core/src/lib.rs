@@ -23,7 +23,7 @@
 //!
 //! * `half`: [`Element`] for the types of the crate `half`.
 //! * `float8`: [`Element`] for the types of the crate `float8`.
-//! * `unstable`: the documentation of the modules, which Python's bindings use. They may change in every release.
+//! * `unstable`: the documentation of what Python's bindings use, which may change in every release.
 //!
 //! The crate needs Rust 1.89. It depends on `smallvec` and `num-traits`, and on Linux on `libc`.
 
@@ -123,18 +123,18 @@ mod tuning;
 pub mod unscale;
 
 pub use codec::options::{NanRule, Options, Overflow, Rounding};
-pub use compare::{Comparison, Losses};
+pub use compare::Comparison;
 pub use elements::{
     Bf16, Element, F4E2M1Fn, F6E2M3Fn, F6E3M2Fn, F8E3M4, F8E4M3, F8E4M3B11Fnuz, F8E4M3Fn, F8E4M3Fnuz, F8E5M2,
     F8E5M2Fnuz, F8E5M3Fnu, F8E8M0Fnu, F16,
 };
 pub use error::Error;
-pub use format::{FloatSpec, Format, Kind, Row, Specials};
+pub use format::Format;
 pub use plan::operands::Settings;
 pub use quantized::{Quantized, quantize, schemes};
-pub use report::{CastReport, Report, SquareSum};
+pub use report::Report;
 pub use slices::{cast, cast_and_report};
-pub use survey::{BlockRow, BlockTable, Blocks, Cell, FewMagnitudes, SortedMap, Survey};
+pub use survey::{Magnitudes, Survey};
 pub use tensor::Tensor;
 
 /// The examples of the crate's README.

@@ -206,7 +206,7 @@ impl<'a> Tensor<'a> {
         Ok(unsafe { crate::compare::compare(&self.shape, self.source(), other.source(), true, threads) })
     }
 
-    /// Surveys the magnitudes of the elements: counts by binade, extremes, and blocks by the binade of their maximum.
+    /// Surveys the magnitudes of the elements: counts by binade, and extremes.
     ///
     /// `threads` is the largest number of threads.
     ///

@@ -108,10 +108,12 @@ fn tensors_of_other_shapes_are_not_compared() {
 #[test]
 fn a_survey_counts_elements() {
     let survey = Tensor::of(&[0.0f32, -1.5, f32::NAN, 4.0], &[2, 2]).unwrap().survey(1).unwrap();
+    let magnitudes = &survey.magnitudes;
     assert_eq!(
-        (survey.count, survey.zeros, survey.nans, survey.largest, survey.smallest),
+        (survey.count, magnitudes.zeros, magnitudes.nans, magnitudes.largest, magnitudes.smallest),
         (4, 1, 1, 4.0, 1.5)
     );
+    assert!(magnitudes.binades().eq([(0, 1), (2, 1)]));
     assert!(Tensor::of(&[[0f32; 2]; 2], &[2]).unwrap().survey(1).is_err());
 }
 
@@ -123,10 +125,10 @@ fn every_scheme_is_quantized_and_decoded() {
         let quantized = quantize(&tensor, scheme, 2).unwrap();
         let mut decoded = vec![0f32; weight.len()];
         quantized.dequantize(&mut decoded, 2).unwrap();
-        let losses =
-            tensor.compare(&Tensor::of(&decoded, tensor.shape()).unwrap(), 1).unwrap().losses.unwrap();
+        let comparison = tensor.compare(&Tensor::of(&decoded, tensor.shape()).unwrap(), 1).unwrap();
+        let sqnr = comparison.report().unwrap().sqnr_db();
         let least = if scheme.starts_with("int2") { 9.0 } else { 16.0 };
-        assert!(losses.report.sqnr_db() > least, "{scheme}: {} dB", losses.report.sqnr_db());
+        assert!(sqnr > least, "{scheme}: {sqnr} dB");
         assert_eq!(quantized, quantize(&tensor, scheme, 1).unwrap());
     }
 }

@@ -12,8 +12,10 @@ use crate::report::CastReport;
 #[non_exhaustive]
 pub struct Comparison {
     /// Elements.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub count: u64,
     /// Elements with the same bits.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub equal_bits: u64,
     /// Elements with other bits, unless both are NaN.
     pub different: u64,
@@ -24,8 +26,10 @@ pub struct Comparison {
     /// index of the first such pair.
     pub largest_difference: Option<(f64, u64)>,
     /// The flat index of the first different pair that is not finite in both arrays.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub first_special: Option<u64>,
     /// What the second array lost of the first, if that was asked for.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub losses: Option<Box<Losses>>,
 }
 
@@ -48,17 +52,6 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Returns the root of the mean squared difference of the elements that are finite in the first array; infinite if
-    /// one is.
-    #[must_use]
-    pub fn rms_error(&self) -> f64 {
-        let report = &self.report;
-        if report.max_abs_error == f64::INFINITY {
-            return f64::INFINITY;
-        }
-        report.noise.root_mean((report.count - report.nan_in - report.inf_in).max(1))
-    }
-
     fn merge(&mut self, more: &Self) {
         self.finite += more.finite;
         self.finite_equal += more.finite_equal;
@@ -69,6 +62,14 @@ impl Losses {
 }
 
 impl Comparison {
+    /// Returns what the second array lost of the first, as of a cast from the first to the second: `exact` counts equal
+    /// values, `overflowed` finite ones that are infinite or NaN in the second, and `underflowed` those that are zero in the
+    /// second only, NaN among them. Complex numbers count as two components each. None if losses were not measured.
+    #[must_use]
+    pub fn report(&self) -> Option<&CastReport> {
+        self.losses.as_ref().map(|losses| &losses.report)
+    }
+
     pub(crate) fn merge(&mut self, more: &Self) {
         self.count += more.count;
         self.equal_bits += more.equal_bits;

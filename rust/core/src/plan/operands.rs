@@ -62,6 +62,7 @@ pub struct Settings {
     /// Rounding, overflow, NaN, seed.
     pub options: Options,
     /// Report what was lost.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub report: bool,
     /// Threads it may use.
     pub threads: usize,

@@ -12,7 +12,7 @@ use super::square_sum::SquareSum;
 /// [`SquareSum`]. Squares may be rounded within a tile ([`crate::cast::TILE`] elements): parts of an array add up to the
 /// same sums as the whole if they begin at whole tiles, and else to 1e-12 of them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report<S> {
+pub struct Report<S = SquareSum> {
     /// Elements (components, for complex formats).
     pub count: u64,
     /// Elements whose value is preserved; NaN to NaN and infinity to infinity count.
@@ -42,8 +42,10 @@ pub struct Report<S> {
     /// Largest such difference relative to a nonzero source; infinite where the other is.
     pub max_rel_error: f64,
     /// Sum of squares of the sources that are finite with a finite result.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub signal: S,
     /// Sum of squares of the errors of the same.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub noise: S,
 }
 
@@ -101,6 +103,15 @@ impl CastReport {
             return f64::NAN;
         }
         10.0 * (self.signal.log10() - self.noise.log10())
+    }
+
+    /// Root of the mean squared error of the sources that are finite; infinite if an error is.
+    #[must_use]
+    pub fn rms_error(&self) -> f64 {
+        if self.max_abs_error == f64::INFINITY {
+            return f64::INFINITY;
+        }
+        self.noise.root_mean((self.count - self.nan_in - self.inf_in).max(1))
     }
 
     /// Adds a report so many times.

@@ -226,7 +226,7 @@ impl SurveyedArray {
                 }
             }
             for (square, first) in tables.squares.iter_mut().zip((0..count).step_by(STRIP)) {
-                survey.include(f64::from_bits(square.maximum));
+                survey.magnitudes.include(f64::from_bits(square.maximum));
                 let elements = rows * STRIP.min(count - first);
                 tables.all.add(square, elements);
                 tables.of_squares.reserve(elements);
@@ -234,7 +234,7 @@ impl SurveyedArray {
             }
         }
         if smallest < f64::INFINITY.to_bits() {
-            survey.include(f64::from_bits(smallest));
+            survey.magnitudes.include(f64::from_bits(smallest));
         }
         if self.parts() > 1 {
             band[..rows].iter_mut().for_each(RowBinades::end_part);
@@ -245,9 +245,9 @@ impl SurveyedArray {
 
 /// Adds the elements of a piece that are in no binade.
 fn add_others(others: &Others, values: &[f64], survey: &mut Survey) {
-    survey.zeros += others.zeros;
-    survey.infinities += others.infinities;
-    survey.nans += others.nans;
+    survey.magnitudes.zeros += others.zeros;
+    survey.magnitudes.infinities += others.infinities;
+    survey.magnitudes.nans += others.nans;
     if others.subnormals > 0 {
         values
             .iter()
@@ -264,10 +264,10 @@ fn add_subnormal(magnitude: f64, survey: &mut Survey) {
     let root = u128::from(bits) << (63 - highest);
     let squares = (root * root) >> (126 - SQUARE_BITS);
     let exponent = highest as i16 + LOWEST + 1 - 52;
-    survey.binades.entry(exponent).add(Cell { count: 1, squares });
+    survey.magnitudes.binades.entry(exponent).add(Cell { count: 1, squares });
     let significant_bits = highest - bits.trailing_zeros() + 1;
     *survey.significant_bits.entry(significant_bits as u8) += 1;
-    survey.include(magnitude);
+    survey.magnitudes.include(magnitude);
 }
 
 /// The buffers of a thread; tables are empty between calls of [`Pass::process`].
@@ -347,7 +347,7 @@ impl Pass for SurveyedArray {
     }
 
     fn merge(outcome: &mut Outcome, next: Outcome) {
-        outcome.survey.merge(&next.survey);
+        outcome.survey += &next.survey;
         for (band, rows) in next.parted {
             add_rows(outcome.parted.entry(band), rows);
         }

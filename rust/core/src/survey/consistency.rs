@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code)]
 
-use super::outcome::{BlockRow, Blocks, Cell, DEPTH, FewMagnitudes, SQUARE_BITS, Survey};
+use super::outcome::{BlockRow, Blocks, Cell, DEPTH, FewMagnitudes, Magnitudes, SQUARE_BITS, Survey};
 use super::sorted_map::SortedMap;
 use super::tables::{LOWEST, eighth_of, field_of};
 use crate::error::Error;
@@ -15,24 +15,24 @@ const LOWEST_NORMAL: i16 = LOWEST + 1;
 /// # Errors
 /// [`Error::InvalidOption`] for tables that no array has; it names two numbers that disagree, and no remedy.
 pub fn check(survey: &Survey) -> Result<(), Error> {
-    let Survey { count, zeros, infinities, nans, .. } = *survey;
+    let Survey { count, magnitudes: Magnitudes { zeros, infinities, nans, ref binades, .. }, .. } = *survey;
     let others: u128 = [zeros, infinities, nans].map(u128::from).iter().sum();
     let Some(elements) = u128::from(count).checked_sub(others) else {
         return Err(fault(format!(
             "counts has {count} elements, of these {zeros} zeros, {infinities} infinities and {nans} NaN"
         )));
     };
-    check_total("binades", survey.binades.values().map(|cell| cell.count), elements)?;
+    check_total("binades", binades.values().map(|cell| cell.count), elements)?;
     check_total("significant_bits", survey.significant_bits.values().copied(), elements)?;
     if let Some(bits) = survey.significant_bits.keys().find(|bits| !(1..=53).contains(*bits)) {
         return Err(fault(format!("significant_bits has {bits} bits, and float64 has 1 to 53")));
     }
     check_few(survey)?;
-    for (exponent, cell) in survey.binades.iter() {
+    for (exponent, cell) in binades.iter() {
         check_squares(format_args!("binades, exponent {exponent}"), cell)?;
     }
-    check_extremes(survey)?;
-    let normal = survey.binades.iter().filter(|(exponent, _)| **exponent >= LOWEST_NORMAL);
+    check_extremes(&survey.magnitudes)?;
+    let normal = binades.iter().filter(|(exponent, _)| **exponent >= LOWEST_NORMAL);
     let normal = normal.map(|(_, cell)| u128::from(cell.count)).sum();
     Blocks::ALL.into_iter().try_for_each(|blocks| check_blocks(survey, blocks, normal))
 }
@@ -52,7 +52,7 @@ fn check_total(name: &str, counts: impl Iterator<Item = u64>, elements: u128) ->
 /// Few magnitudes are those of the binades, and many are so many elements at least.
 fn check_few(survey: &Survey) -> Result<(), Error> {
     let mut counts = SortedMap::<i16, u128>::default();
-    let binades = || survey.binades.iter().map(|(&exponent, cell)| (exponent, u128::from(cell.count)));
+    let binades = || survey.magnitudes.binades().map(|(exponent, count)| (exponent, u128::from(count)));
     let Some(few) = survey.few.counts() else {
         let elements: u128 = binades().map(|(_, count)| count).sum();
         if elements > FewMagnitudes::MOST as u128 {
@@ -82,10 +82,10 @@ fn check_squares(place: std::fmt::Arguments<'_>, &Cell { count, squares }: &Cell
 }
 
 /// Looks at bits, as the host may take subnormal numbers for zero.
-fn check_extremes(survey: &Survey) -> Result<(), Error> {
-    let [smallest, largest] = [survey.smallest, survey.largest].map(f64::to_bits);
+fn check_extremes(magnitudes: &Magnitudes) -> Result<(), Error> {
+    let [smallest, largest] = [magnitudes.smallest, magnitudes.largest].map(f64::to_bits);
     let exponents = |bits| if bits == 0 { None } else { Some(exponent_of(bits)) };
-    let ends = [survey.binades.keys().next(), survey.binades.keys().next_back()];
+    let ends = [magnitudes.binades.keys().next(), magnitudes.binades.keys().next_back()];
     let is_finite = largest < f64::INFINITY.to_bits();
     if smallest <= largest
         && is_finite
@@ -95,7 +95,7 @@ fn check_extremes(survey: &Survey) -> Result<(), Error> {
     }
     Err(fault(format!(
         "magnitudes has {:?} as the largest and {:?} as the smallest, and binades does not begin and end there",
-        survey.largest, survey.smallest
+        magnitudes.largest, magnitudes.smallest
     )))
 }
 
@@ -127,10 +127,10 @@ fn check_blocks(survey: &Survey, blocks: Blocks, normal: u128) -> Result<(), Err
             check_squares(format_args!("{name}, eighth {eighth}, {depth} binades down"), cell)?;
         }
     }
+    let largest = survey.magnitudes.largest;
     match rows.keys().next_back() {
-        Some(&eighth) if eighth != eighth_of(survey.largest.to_bits()) => Err(fault(format!(
-            "{name}: the largest maximum is in the eighth {eighth}, and magnitudes has {:?} as the largest",
-            survey.largest
+        Some(&eighth) if eighth != eighth_of(largest.to_bits()) => Err(fault(format!(
+            "{name}: the largest maximum is in the eighth {eighth}, and magnitudes has {largest:?} as the largest"
         ))),
         _ => Ok(()),
     }

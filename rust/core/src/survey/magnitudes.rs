@@ -4,26 +4,8 @@
 
 use std::mem::{replace, take};
 
-use super::outcome::Cell;
-use super::sorted_map::SortedMap;
+use super::outcome::Magnitudes;
 use super::tables::{FIELDS, FRACTION, LOWEST, field_of};
-
-/// What [`super::Survey`] counts of an array, of the same meaning.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Magnitudes {
-    /// Zeros of both signs.
-    pub zeros: u64,
-    /// Infinities of both signs.
-    pub infinities: u64,
-    /// NaN.
-    pub nans: u64,
-    /// The largest finite magnitude; 0 without.
-    pub largest: f64,
-    /// The smallest magnitude that is not zero; 0 without.
-    pub smallest: f64,
-    /// Finite elements, not zero, by exponent; without squares.
-    pub binades: SortedMap<i16, Cell>,
-}
 
 const INFINITY: u64 = f64::INFINITY.to_bits();
 
@@ -54,7 +36,7 @@ impl Counter {
         }
         (*largest, *below) = (most, least);
         if counts[0] + counts[FIELDS - 1] > others {
-            magnitudes.add_others(values);
+            add_others(magnitudes, values);
         }
     }
 
@@ -76,21 +58,19 @@ impl Counter {
     }
 }
 
-impl Magnitudes {
-    /// Adds elements that are zero, subnormal, infinite or NaN.
-    #[cold]
-    fn add_others(&mut self, values: &[f64]) {
-        for bits in values.iter().map(|value| value.abs().to_bits()) {
-            match bits {
-                0 => self.zeros += 1,
-                INFINITY => self.infinities += 1,
-                _ if bits > INFINITY => self.nans += 1,
-                _ if bits >> FRACTION == 0 => {
-                    let exponent = bits.ilog2() as i16 + LOWEST + 1 - FRACTION as i16;
-                    self.binades.entry(exponent).count += 1;
-                }
-                _ => {}
+/// Adds elements that are zero, subnormal, infinite or NaN.
+#[cold]
+fn add_others(magnitudes: &mut Magnitudes, values: &[f64]) {
+    for bits in values.iter().map(|value| value.abs().to_bits()) {
+        match bits {
+            0 => magnitudes.zeros += 1,
+            INFINITY => magnitudes.infinities += 1,
+            _ if bits > INFINITY => magnitudes.nans += 1,
+            _ if bits >> FRACTION == 0 => {
+                let exponent = bits.ilog2() as i16 + LOWEST + 1 - FRACTION as i16;
+                magnitudes.binades.entry(exponent).count += 1;
             }
+            _ => {}
         }
     }
 }

@@ -17,9 +17,8 @@ mod sorted_map;
 mod tables;
 
 pub use consistency::check;
-pub use magnitudes::Magnitudes;
 pub use outcome::{
-    BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, FewMagnitudes, SQUARE_BITS, Survey,
+    BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, FewMagnitudes, Magnitudes, SQUARE_BITS, Survey,
 };
 pub use sorted_map::SortedMap;
 

@@ -2,6 +2,8 @@
 
 #![deny(unsafe_code)]
 
+use std::ops::AddAssign;
+
 use super::sorted_map::SortedMap;
 
 /// Binades below the binade of the maximum of a block that have cells of their own; all elements below are in the last.
@@ -178,11 +180,10 @@ impl BlockTable {
     }
 }
 
-/// What the magnitudes of an array are. Surveys add up in any order.
+/// How large the elements of an array are.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Survey {
-    /// Elements.
-    pub count: u64,
+#[non_exhaustive]
+pub struct Magnitudes {
     /// Zeros of both signs.
     pub zeros: u64,
     /// Infinities of both signs.
@@ -193,21 +194,19 @@ pub struct Survey {
     pub largest: f64,
     /// The smallest magnitude that is not zero; 0 without.
     pub smallest: f64,
-    /// Finite elements, not zero, by the exponent of their magnitude.
+    /// Finite elements, not zero, by the exponent of their magnitude. Small arrays have no sums of squares.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     pub binades: SortedMap<i16, Cell>,
-    /// The same, in strips of 128 of a row, by the most bits that a significand of the strip needs: 53 less the trailing
-    /// zeros as float64.
-    pub significant_bits: SortedMap<u8, u64>,
-    /// The same, by their magnitude, if there are few.
-    pub few: FewMagnitudes,
-    /// By the maxima of their blocks, in the order of [`Blocks::ALL`].
-    pub blocks: [BlockTable; Blocks::ALL.len()],
 }
 
-impl Survey {
-    /// Adds the survey of other elements.
-    pub fn merge(&mut self, other: &Self) {
-        self.count += other.count;
+impl Magnitudes {
+    /// Returns how many elements have each exponent, the lowest first: with an exponent of 3 those from 8 to below 16.
+    #[must_use]
+    pub fn binades(&self) -> impl DoubleEndedIterator<Item = (i16, u64)> {
+        self.binades.iter().map(|(&exponent, cell)| (exponent, cell.count))
+    }
+
+    fn merge(&mut self, other: &Self) {
         self.zeros += other.zeros;
         self.infinities += other.infinities;
         self.nans += other.nans;
@@ -216,6 +215,42 @@ impl Survey {
         for (&exponent, cell) in other.binades.iter() {
             self.binades.entry(exponent).add(*cell);
         }
+    }
+
+    /// Widens the range by a magnitude, unless it is zero.
+    pub(super) fn include(&mut self, magnitude: f64) {
+        if magnitude > 0.0 {
+            self.largest = self.largest.max(magnitude);
+            self.smallest = if self.smallest == 0.0 { magnitude } else { self.smallest.min(magnitude) };
+        }
+    }
+}
+
+/// What the magnitudes of an array are. Surveys add up in any order.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Survey {
+    /// Elements.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    pub count: u64,
+    /// How large they are.
+    pub magnitudes: Magnitudes,
+    /// Finite elements, not zero, in strips of 128 of a row, by the most bits that a significand of the strip needs: 53 less
+    /// the trailing zeros as float64.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    pub significant_bits: SortedMap<u8, u64>,
+    /// The same, by their magnitude, if there are few.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    pub few: FewMagnitudes,
+    /// By the maxima of their blocks, in the order of [`Blocks::ALL`].
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
+    pub blocks: [BlockTable; Blocks::ALL.len()],
+}
+
+impl AddAssign<&Self> for Survey {
+    fn add_assign(&mut self, other: &Self) {
+        self.count += other.count;
+        self.magnitudes.merge(&other.magnitudes);
         for (&bits, count) in other.significant_bits.iter() {
             *self.significant_bits.entry(bits) += count;
         }
@@ -224,15 +259,9 @@ impl Survey {
             table.merge(more);
         }
     }
+}
 
-    /// Widens the range of magnitudes by one, unless it is zero.
-    pub(super) fn include(&mut self, magnitude: f64) {
-        if magnitude > 0.0 {
-            self.largest = self.largest.max(magnitude);
-            self.smallest = if self.smallest == 0.0 { magnitude } else { self.smallest.min(magnitude) };
-        }
-    }
-
+impl Survey {
     /// The table of a kind of blocks.
     pub(super) fn table(&mut self, blocks: Blocks) -> &mut BlockTable {
         &mut self.blocks[blocks as usize]

@@ -206,7 +206,7 @@ impl Tables {
         self.of_squares.drain_into(survey.table(Blocks::Square));
         self.of_rows.drain_into(survey.table(Blocks::Row));
         self.all.drain(|field, cell| {
-            survey.binades.entry(field as i16 + LOWEST).add(cell);
+            survey.magnitudes.binades.entry(field as i16 + LOWEST).add(cell);
         });
         for (bits, count) in (0u8..).zip(&mut self.significant.0).filter(|(_, count)| **count > 0) {
             *survey.significant_bits.entry(bits) += std::mem::take(count);
