@@ -91,6 +91,7 @@ __all__ = [
     "parse_safetensors_header",
     "read_array",
     "rearrange_items",
+    "report_losses",
     "restore_delayed_scaling",
     "restore_loss_scale",
     "restore_report",
@@ -363,6 +364,7 @@ def compare_stored(
     measure: bool = False,
 ) -> tuple[Comparison, bool, dict[int, float]]: ...
 def compare_stacks(x: NDArray[Any], y: NDArray[Any]) -> list[float]: ...
+def report_losses(x: NDArray[Any], y: NDArray[Any]) -> CastReport: ...
 def have_same_bits(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> bool: ...
 def compare(
     x: ArrayLike, y: ArrayLike, *, measure: bool = False, threads: int | None = None

@@ -14,7 +14,7 @@ import castwise
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise._core import compare, compare_stacks, have_same_bits
+from castwise._core import compare, compare_stacks, have_same_bits, report_losses
 from oracle import Array, Format
 from support import AVAILABLE, COMPLEX, FLOATS, LEVELS, REAL, array_of, at_level
 
@@ -451,6 +451,8 @@ def test_arrays_of_a_stack_are_compared_as_alone(level: str, first: str, second:
             alone = [compare(a, b, measure=True).report for a, b in zip(one, other, strict=True)]
             ratios = [report.sqnr_db for report in alone if report is not None]
             assert [*map(repr, compare_stacks(one, other))] == [*map(repr, ratios)]
+            assert [report_losses(a, b) for a, b in zip(one, other, strict=True)] == alone
+            assert report_losses(one, other) == compare(one, other, measure=True).report
 
 
 def test_empty_stacks() -> None:

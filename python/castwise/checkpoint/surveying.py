@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, cast, compare, compare_stacks, finfo, survey_rows
+from castwise._core import CastReport, cast, compare_stacks, finfo, report_losses, survey_rows
 from castwise._options import Recipe, Scales
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -383,10 +383,9 @@ class Predictor:
         return report
 
 
-def _reports(stack: NDArray[Any], values: NDArray[Any]) -> list[CastReport | None]:
+def _reports(stack: NDArray[Any], values: NDArray[Any]) -> list[CastReport]:
     """Return what each array of a stack loses."""
-    pairs = zip(stack, values, strict=True)
-    return [compare(array, decoded, measure=True, threads=1).report for array, decoded in pairs]
+    return [report_losses(array, decoded) for array, decoded in zip(stack, values, strict=True)]
 
 
 def _quantization_report(

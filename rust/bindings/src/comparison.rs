@@ -126,6 +126,20 @@ pub(crate) fn compare(
     Ok(Comparison::new(core))
 }
 
+/// Return what an array lost of another, as `compare` measures it.
+#[pyfunction]
+pub(crate) fn report_losses(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    y: &Bound<'_, PyAny>,
+) -> PyResult<CastReport> {
+    let pair = Pair::from_arguments([x, y], None)?;
+    let (shape, [first, second], _) = pair.operands();
+    // SAFETY: numpy vouched for both (see `crate::array`), which are of this shape; `pair` keeps them alive.
+    let call = move || unsafe { core::report(shape, first.source(), second.source()) };
+    Ok(CastReport::new(release(py, pair.bytes(), call)))
+}
+
 /// Return the ratio of signal to noise, in decibels, of each array of a stack and the one of another stack.
 #[pyfunction]
 pub(crate) fn compare_stacks(

@@ -66,7 +66,7 @@ mod _core {
     #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
-    use super::comparison::{Comparison, compare, compare_stacks, have_same_bits};
+    use super::comparison::{Comparison, compare, compare_stacks, have_same_bits, report_losses};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]

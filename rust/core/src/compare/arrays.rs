@@ -36,13 +36,19 @@ pub(super) enum Asked {
     Differences,
     /// Differences, and losses too.
     Losses,
+    /// Of the losses the report; differences and indices may be left out.
+    Report,
     /// Of the losses what the ratio of signal to noise needs; other losses and differences may be left out.
     Ratio,
 }
 
 impl Asked {
     pub(super) fn measures(self) -> bool {
-        matches!(self, Self::Losses | Self::Ratio)
+        matches!(self, Self::Losses | Self::Report | Self::Ratio)
+    }
+
+    fn finds_differences(self) -> bool {
+        matches!(self, Self::Differences | Self::Losses)
     }
 }
 
@@ -311,7 +317,7 @@ impl Comparing {
                 self.values[side].read(self.level, codes[side], &mut values[..length], &mut rests[..length]);
             }
             let words = &mut room.codes[side].0[..most];
-            if *kind == Codes::Same && self.asked != Asked::Ratio {
+            if *kind == Codes::Same && self.asked.finds_differences() {
                 // SAFETY: the caller's promise; there are so many codes of this size.
                 unsafe { widen(codes[side], components[side].item_size(), &mut words[..length]) };
             }
@@ -324,6 +330,7 @@ impl Comparing {
                 }
             }
             match kind {
+                _ if !self.asked.finds_differences() => {}
                 Codes::Same => {}
                 Codes::Single => {
                     for (word, &value) in words.iter_mut().zip(&*values) {
@@ -395,7 +402,7 @@ impl Comparing {
                 return;
             }
             Asked::Differences if is_same => return,
-            Asked::Differences | Asked::Losses | Asked::Ratio => {}
+            Asked::Differences | Asked::Losses | Asked::Report | Asked::Ratio => {}
         }
         let Some(singles) = &self.singles else {
             // SAFETY: the caller's promise.
@@ -413,13 +420,14 @@ impl Comparing {
             let Some(compared) = singles.compare(self.level, tile.codes, size, columns, losses) else {
                 return self.add_values(tile, is_same, room, outcome);
             };
-            if !is_same {
+            if !is_same && self.asked.finds_differences() {
                 let is_difference = |place, most| compared.is_difference(place, most);
                 let is_distance = |place, most| compared.is_distance(place, most);
                 tile.add(&compared.differences, (is_difference, is_distance, |_| false), outcome);
                 outcome.equal_bits -= compared.left.len() as u64;
             }
-            if let (Some(most), Some(losses)) = (compared.relative, &mut outcome.losses) {
+            let relative = compared.relative.filter(|_| self.asked == Asked::Losses);
+            if let (Some(most), Some(losses)) = (relative, &mut outcome.losses) {
                 let first = tile.first_index(|place| compared.is_relative(place, most));
                 raise(&mut losses.largest_relative, first.map(|first| (most, first)));
             }
@@ -450,7 +458,7 @@ impl Comparing {
             let codes = [0, 1].map(|side| tile.codes[side].wrapping_add(start * sizes[side]));
             // SAFETY: the caller's promise, for these elements.
             unsafe { self.read(codes, count, room) };
-            if !is_same && self.asked != Asked::Ratio {
+            if !is_same && self.asked.finds_differences() {
                 self.add_differences(tile, (start, count), room, outcome);
             }
             if self.common.is_complex() && self.asked == Asked::Losses && !is_same {
@@ -475,15 +483,15 @@ impl Comparing {
                 let rests = self.has_rests.then(|| [0, 1].map(|side| &rests[side].0[..count * parts]));
                 let most = match losses.largest_relative {
                     _ if self.asked == Asked::Ratio => f64::MAX,
-                    _ if parts == 2 => losses.report.max_rel_error,
+                    _ if parts == 2 || self.asked == Asked::Report => losses.report.max_rel_error,
                     known => known.map_or(0.0, |known| known.0),
                 };
                 // Of equal ones the first, which in order is the one that is known.
                 let known = if tile.is_in_order { most } else { most.next_down().max(0.0) };
-                let counts = self.asked == Asked::Losses;
+                let (counts, has_indices) = (self.asked != Asked::Ratio, self.asked == Asked::Losses);
                 let loss_tile = LossTile { before, after, rests, known, counts };
                 let (is_lost, relative) = losses::add(self.level, &loss_tile, columns, losses);
-                if let Some(most) = relative.filter(|_| parts == 1 && counts) {
+                if let Some(most) = relative.filter(|_| parts == 1 && has_indices) {
                     let first = tile.first_index(|place| {
                         place
                             .checked_sub(start)
@@ -491,7 +499,7 @@ impl Comparing {
                     });
                     raise(&mut losses.largest_relative, first.map(|first| (most, first)));
                 }
-                if is_lost && counts && !(tile.is_in_order && losses.first_lost.is_some()) {
+                if is_lost && has_indices && !(tile.is_in_order && losses.first_lost.is_some()) {
                     let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
                     let first = tile.first_index(|place| {
                         place.checked_sub(start).is_some_and(|place| {

@@ -115,10 +115,15 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
             }
             quotient_largest = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
         }
-        // Less one, zero wraps to the largest number; less infinity, finite ones are above all others.
-        let less = |less: i64| counted.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
-        let smallest = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
-        let largest = less(INFINITY).fold(0, |most, x| x.max(most)).wrapping_add(INFINITY as u64) as i64;
+        // Less one, zero wraps to the largest number; less infinity, finite ones are above all others. A loop, as `fold` may
+        // be a function of its own, which has not the features of the level.
+        let (mut least, mut most) = (u64::MAX, 0);
+        for x in counted.iter().map(|&x| bits(x)) {
+            least = (x.wrapping_sub(1) as u64).min(least);
+            most = (x.wrapping_sub(INFINITY) as u64).max(most);
+        }
+        let [smallest, largest] =
+            [least.wrapping_add(1), most.wrapping_add(INFINITY as u64)].map(|x| x as i64);
         losses.finite += finite;
         losses.finite_equal += equal;
         report.count += counted.len() as u64;

@@ -20,6 +20,7 @@ use crate::exec::pass;
 use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SOURCE, TARGET, blocks};
 use crate::plan::operands::Source;
+use crate::report::CastReport;
 
 use arrays::{Asked, ComparedArrays, Comparing};
 use formats::Common;
@@ -40,6 +41,17 @@ pub unsafe fn compare(
     let asked = if measures { Asked::Losses } else { Asked::Differences };
     // SAFETY: passed on.
     unsafe { run(shape, [first, second], asked, threads) }
+}
+
+/// Returns what the second array lost of the first, as [`compare`] finds it, on one thread and without differences.
+///
+/// # Safety
+/// As for [`compare`].
+#[must_use]
+pub unsafe fn report(shape: &[usize], first: Source<'_>, second: Source<'_>) -> CastReport {
+    // SAFETY: passed on.
+    let comparison = unsafe { run(shape, [first, second], Asked::Report, 1) };
+    comparison.losses.map(|losses| losses.report).unwrap_or_default()
 }
 
 /// Returns whether two arrays of a shape have one format and the same bits, on at most this many threads.

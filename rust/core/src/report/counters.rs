@@ -111,11 +111,14 @@ fn count_sources(report: &mut CastReport, sources: &[f64]) {
     report.inf_in += infinite;
     report.zero_in += zeros;
     // Subtracted so that zero wraps to the largest number, and finite ones to above all others: compilers do not
-    // vectorize the extremes of a choice.
-    let less = |less: i64| sources.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
-    let least = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
-    let most = less(INFINITY).fold(0, |most, x| x.max(most)).wrapping_add(INFINITY as u64) as i64;
-    let [least, most] = [least, most].map(|x| if x < INFINITY { number(x) } else { 0.0 });
+    // vectorize the extremes of a choice. A loop, as `fold` may be a function without the features of the level.
+    let (mut least, mut most) = (u64::MAX, 0);
+    for x in sources.iter().map(|&x| bits(x)) {
+        least = (x.wrapping_sub(1) as u64).min(least);
+        most = (x.wrapping_sub(INFINITY) as u64).max(most);
+    }
+    let ends = [least.wrapping_add(1), most.wrapping_add(INFINITY as u64)].map(|x| x as i64);
+    let [least, most] = ends.map(|x| if x < INFINITY { number(x) } else { 0.0 });
     report.amax = report.amax.max(most);
     report.amin_nonzero = smallest_nonzero(report.amin_nonzero, least);
 }

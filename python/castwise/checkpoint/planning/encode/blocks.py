@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, compare
+from castwise._core import CastReport, block_amax, report_losses
 from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
@@ -42,7 +42,7 @@ def encode_rows(
             f"tensor {name!r} cannot be {scheme}: from row {first:,} on, {error}; " + LEAVE
         ) from error
     values = decode_type(blocks, scheme.upper()).reshape(array.shape)
-    return blocks, compare(array, values, measure=True, threads=1).report
+    return blocks, report_losses(array, values)
 
 
 def check_finite(array: NDArray[Any], name: str, threads: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, compare, restore_report
+from castwise._core import CastReport, block_amax, report_losses, restore_report
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
     STACK_ELEMENTS,
@@ -429,11 +429,8 @@ def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     """Compare each array of a stack with what it is decoded to."""
     dtype = np.float64 if stack.dtype == np.float64 else np.float32
     values_of_stack = dequantize(q, dtype, threads=1).reshape(stack.shape)
-    reports = [
-        compare(array, values, measure=True, threads=1).report
-        for array, values in zip(stack, values_of_stack, strict=True)
-    ]
-    return [report for report in reports if report is not None]  # all are measured
+    pairs = zip(stack, values_of_stack, strict=True)
+    return [report_losses(array, values) for array, values in pairs]
 
 
 def _weight_report(
@@ -447,9 +444,7 @@ def _weight_report(
         factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
         decoded = dequantize(q, dtype, threads=1)
         pair = array.astype(dtype) * factors, decoded * factors
-    weighted = compare(*pair, measure=True, threads=1).report
-    assert weighted is not None, "it is measured"  # noqa: S101
-    return WeightedReport(report, weighted)
+    return WeightedReport(report, report_losses(*pair))
 
 
 def _add_saturated(report: CastReport, count: int) -> CastReport:
