@@ -30,6 +30,7 @@ pub enum Error {
         message: String,
     },
     /// A scheme cannot hold an array of this shape, in such blocks, or with such an element.
+    #[cfg_attr(not(feature = "unstable"), doc(hidden))]
     Unfit {
         /// The whole sentence.
         message: String,
