@@ -199,6 +199,40 @@ def test_another_folder_is_not_replaced_because_checkpoints_are_inside(pipeline:
     assert checkpoint.load(old).keys() == checkpoint.load(pipeline).keys()
 
 
+FILE_NAMES = {
+    "model.onnx": "model.safetensors, or a folder such as model; onnxconverter-common",
+    "model.JSON": "model.safetensors, or a folder such as model",
+    "v2.tar.zip": "v2.tar.safetensors, or a folder such as v2.tar",
+    "model.safetensor": "model.safetensors, or",
+    "model.guff": "model.gguf, or",
+}
+
+
+@pytest.mark.parametrize(("name", "hint"), FILE_NAMES.items())
+def test_a_folder_does_not_get_the_name_of_a_file(pipeline: Path, name: str, hint: str) -> None:
+    out = pipeline.with_name(name)
+    with pytest.raises(checkpoint.CheckpointError, match=f"files; name a file such as {hint}"):
+        checkpoint.cast_file(pipeline, out, "bfloat16")
+    assert not out.exists()
+    file = pipeline / "vae" / "diffusion_pytorch_model.safetensors"
+    with pytest.raises(checkpoint.CheckpointError, match="name a file such as"):
+        checkpoint.quantize_file(file, out, "fp8_channel", max_shard_size="1MB")
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3-0.6B", "llama.fp8", "v1.0-final", "model.bf16"])
+def test_a_folder_gets_a_name_with_a_dot(pipeline: Path, name: str) -> None:
+    out = pipeline.with_name(name)
+    checkpoint.cast_file(pipeline, out, "bfloat16")
+    assert out.is_dir()
+
+
+def test_a_folder_with_the_name_of_a_file_is_replaced(pipeline: Path) -> None:
+    out = pipeline.with_name("model.onnx")
+    save(out / "model.safetensors", {"w": floats(3)})
+    checkpoint.cast_file(pipeline, out, "bfloat16", overwrite=True)
+    assert checkpoint.load(out).keys() == checkpoint.load(pipeline).keys()
+
+
 FORMS: dict[str, tuple[list[str], list[str]]] = {
     "a variant": (["model.safetensors"], ["model.fp16.safetensors"]),
     "two variants": (["m.safetensors"], ["m.fp16.safetensors", "m.bf16.safetensors"]),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._first_bytes import suffix_of_contents
@@ -32,6 +33,14 @@ _OTHER_TOOLS = {
     ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "
     "onnxruntime.quantization int8",
 }
+# The suffixes of other files, which no folder gets but by mistake.
+_FILE_SUFFIXES = {
+    ".7z", ".csv", ".engine", ".ggml", ".gz", ".joblib", ".json", ".llamafile", ".md", ".mlmodel",
+    ".msgpack", ".onnx", ".ot", ".parquet", ".pb", ".pickle", ".pkl", ".plan", ".pt2", ".pte",
+    ".tar", ".tflite", ".tgz", ".toml", ".txt", ".yaml", ".zip",
+}  # fmt: skip
+# How alike two suffixes are of which one is meant (`difflib`).
+_TYPING_ERROR = 0.8
 
 
 def is_container(path: Path) -> bool:
@@ -48,12 +57,31 @@ def container_of(path: Path, remedy: str | None = None) -> str:
     if is_suffix(suffix):
         return suffix
     if suffix in _OTHER_TOOLS:
-        raise CheckpointError(f"{path}: castwise does not read {suffix}; {_OTHER_TOOLS[suffix]}")
+        verb = "read" if remedy is None else "write"
+        raise CheckpointError(f"{path}: castwise does not {verb} {suffix}; {_OTHER_TOOLS[suffix]}")
     suffix_text = f"the suffix {suffix!r}" if suffix else "a name without suffix"
     if remedy is None:
         names = ", ".join(name for name in suffixes() if name not in WHOLE_MODELS)
         remedy = f"use {names}, or a folder of safetensors shards"
     raise CheckpointError(f"{path}: {suffix_text} names no container; " + remedy)
+
+
+def refuse_file_name(path: Path) -> None:
+    """Refuse the name of a file, perhaps misspelled, for a new folder; `Qwen2.5` is a folder's."""
+    from difflib import get_close_matches  # noqa: PLC0415  (6 ms, for names that end with letters)
+
+    suffix = path.suffix.lower()
+    alike = suffix[1:].isalpha() and get_close_matches(
+        suffix, suffixes(is_written=True), 1, _TYPING_ERROR
+    )
+    if not (alike or suffix in _FILE_SUFFIXES) or path.is_dir():
+        return
+    file_name, folder = path.with_suffix(alike[0] if alike else SAFETENSORS).name, path.stem
+    tool = f"; {_OTHER_TOOLS[suffix]}" if suffix in _OTHER_TOOLS else ""
+    raise CheckpointError(
+        f"{path}: castwise writes no {suffix} files; name a file such as {file_name}, or a folder "
+        f"such as {folder}{tool}"
+    )
 
 
 def written_suffixes() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from castwise._core import finfo
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import is_container, source_path
+from castwise.checkpoint.containers import is_container, refuse_file_name, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
@@ -86,9 +86,15 @@ class PlannedConversion:
 
 
 def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:
-    """Return True if a source becomes one file, as the destination names one."""
+    """Return True if a source becomes one file, as the destination names one.
+
+    CheckpointError: the source becomes a folder, and the name is that of a file.
+    """
     is_file = is_container(destination) and not destination.is_dir()
-    return is_file or (limit is None and not source.is_folder)
+    if is_file or (limit is None and not source.is_folder):
+        return True
+    refuse_file_name(destination)
+    return False
 
 
 def new_writer(source: Checkpoint, destination: Path, output: OutputOptions) -> ToFile | ToFolder:
