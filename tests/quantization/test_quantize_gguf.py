@@ -293,9 +293,9 @@ def test_diff_says_how_blocks_were_made(tmp_path: Path, scheme: str, framework: 
     rows = checkpoint.diff(source, out).tensors
     found = {row.name: row.explanation for row in rows if row.explanation is not None}
     assert {*found} == {*LINEAR}
-    name = "int8_group" if scheme == "q8_0" else scheme  # which arrays have, too
     for explanation in found.values():
-        assert explanation.text == f"B is A quantized as {name} by the recipe of gguf"
+        assert explanation.text == f"B is A quantized as {scheme} by the recipe of gguf"
+        assert (explanation.options["scheme"], explanation.options["block"]) == (scheme, None)
         assert explanation.every_element
 
 

@@ -22,6 +22,7 @@ from castwise.quantization import (
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
+    TYPES,
     WRITTEN_TYPES,
     decode_type,
     encode_type,
@@ -93,6 +94,12 @@ class SchemeRecipe:
     def is_of_blocks(self) -> bool:
         """True for types of blocks of llama.cpp."""
         return type_of_scheme(self.scheme) is not None
+
+    @property
+    def scheme_name(self) -> str:
+        """The scheme, or the type of llama.cpp whose blocks it is, which files name."""
+        is_type = self == SchemeRecipe(self.scheme, TYPED, self.block)
+        return _type_names().get(self.scheme, self.scheme) if is_type else self.scheme
 
     @property
     def has_global_scale(self) -> bool:
@@ -176,10 +183,11 @@ class SchemeRecipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options of `castwise.quantization.quantize`, and what was done around it."""
+        is_type = self.scheme_name != self.scheme  # whose block is not an option
         return {
-            "scheme": self.scheme,
+            "scheme": self.scheme_name,
             "recipe": self.producer,
-            "block": None if self.block is None else list(self.block),
+            "block": None if self.block is None or is_type else list(self.block),
             "scale_rule": self.scale_rule,
             "passes": self.passes,
             "late_scale": self.late,
@@ -190,7 +198,7 @@ class SchemeRecipe:
 
     def text(self) -> str:
         """Say in words what B is."""
-        parts = [f"B is A quantized as {self.scheme} by the recipe of {self.producer}"]
+        parts = [f"B is A quantized as {self.scheme_name} by the recipe of {self.producer}"]
         if self.scale_rule is not None:
             parts.append(f"scale rule {self.scale_rule}")
         if self.scales != "amax":
@@ -204,6 +212,16 @@ class SchemeRecipe:
         if self.passes > 1:
             parts.append("twice")
         return ", ".join(parts)
+
+
+@cache
+def _type_names() -> dict[str, str]:
+    """Map each scheme of arrays that castwise writes into GGUF files to its type there."""
+    return {
+        layout.scheme: name.lower()
+        for name, layout in TYPES.items()
+        if name in WRITTEN_TYPES and layout.storage is not None and not layout.storage.read_only
+    }
 
 
 @cache
