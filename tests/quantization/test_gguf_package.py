@@ -198,6 +198,10 @@ def test_without_the_package_models_keep_their_names(
         checkpoint.transcode_file(folder, tmp_path / "out.gguf", "gguf")
     with pytest.raises(CheckpointError, match=rf"{install}; a \.safetensors file keeps"):
         checkpoint.dequantize_file(file, tmp_path / "out")
+    for compare in (checkpoint.verify, checkpoint.diff):
+        with pytest.raises(CheckpointError, match=rf"{install}; another \.gguf file, or a"):
+            compare(folder, file)
+        compare(file, tmp_path / "before.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("before.safetensors", "model", "model.gguf")
     ]

@@ -19,6 +19,7 @@ from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.whole_models import NoFolderError
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
 from castwise.checkpoint.planning.decode.decode import decode_checkpoint
@@ -97,7 +98,14 @@ class Side:
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
         decoding = replace(decoding, counts_losses=False)  # which no comparison reports
-        derivation = decode_checkpoint(source, decoding, is_file=not other.is_folder)
+        try:
+            derivation = decode_checkpoint(source, decoding, is_file=not other.is_folder)
+        except NoFolderError as error:
+            raise CheckpointError(
+                f"{source.path} cannot be compared with the folder {other.path} by the names of "
+                f"transformers: {error.reason}; another {source.suffix} file, or a "
+                ".safetensors file that castwise dequantize makes of one, has llama.cpp's names"
+            ) from error
         for plan in derivation.plans:
             plan.warn()
         format_asked = None if dtype is None else decoding.format

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.arrays.dtype_map import DtypeMap
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.interface import PlacedReader, Reader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
@@ -86,6 +87,14 @@ class ModelFiles:
             return {}
         config = {**self.config, **sections}
         return {_CONFIG: json.dumps(config, indent=2) + "\n", **self.files}
+
+
+class NoFolderError(CheckpointError):
+    """A file of a whole model that cannot have the tensors of transformers, with the reason."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class WholeModelReader(PlacedReader[SourceFile | JoinedFiles]):

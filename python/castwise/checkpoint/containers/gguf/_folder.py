@@ -30,6 +30,7 @@ from castwise.checkpoint.containers.gguf.reader import Gathered, GatheredSource,
 from castwise.checkpoint.containers.whole_models import (
     MappedTensor,
     ModelFiles,
+    NoFolderError,
     Place,
     WholeModelReader,
 )
@@ -50,9 +51,10 @@ def model_files(reader: WholeModelReader, dtype: str | None) -> ModelFiles:
     try:
         return _model(reader, dtype)
     except CheckpointError as error:
-        raise CheckpointError(
+        raise NoFolderError(
             f"{reader.path} cannot become a folder that transformers loads: {error}; a "
-            ".safetensors file keeps the names of llama.cpp: name one"
+            ".safetensors file keeps the names of llama.cpp: name one",
+            str(error),
         ) from error
 
 
