@@ -53,11 +53,10 @@ def examples(command: str) -> list[list[str]]:
         ("diff a b --ato 1e-3", "diff A B [OPTIONS]", "did you mean '--atol'?"),
         ("cast a b --scheme nvfp4", "cast SRC DST [OPTIONS]", "it is one of castwise quantize"),
         ("--vers", "COMMAND [OPTIONS]", "did you mean '--version'?"),
-        ("", "COMMAND [OPTIONS]", "required: COMMAND"),
         ("cast a b --dytpe bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
         ("cast a b -dtype bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
         ("cast a b --xyzzy=1", "cast SRC DST [OPTIONS]", "castwise cast --help lists them"),
-        ("cast a", "cast SRC DST [OPTIONS]", "required: DST"),
+        ("cast a", "cast SRC DST [OPTIONS]", "DST is missing; castwise cast --help shows examples"),
         ("cast a b c", "cast SRC DST [OPTIONS]", "too many arguments: c"),
         (
             "cast a b --rounding nearest-evne",
@@ -87,6 +86,22 @@ def test_errors_have_a_line_of_usage_and_a_suggestion(words: str, usage: str, sa
     command = words.split(maxsplit=1)[0] if usage[0].islower() else ""
     assert second.startswith(f"castwise {command}".strip() + ": error: ")
     assert said in second
+
+
+def test_no_words_show_what_to_type() -> None:
+    result = run(code=2)
+    assert (result.stdout, result.stderr) == ("", run("--help").stdout)
+    for words in ("castwise help COMMAND shows", "castwise quantize MODEL OUT --scheme nvfp4"):
+        assert words in result.stderr
+
+
+def test_a_missing_file_may_have_a_neighbor(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "model.safetensors", {"w": floats(4)})
+    line = run("inspect", tmp_path / "modle.safetensors", code=2).stderr
+    assert line.endswith(
+        f"No such file or directory; did you mean {tmp_path / 'model.safetensors'}?\n"
+    )
+    assert "did you mean" not in run("inspect", tmp_path / "other.npz", code=2).stderr
 
 
 def test_what_is_no_unknown_option() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -38,7 +39,14 @@ _OTHER_WORDS = {
 
 _EPILOG = """\
 castwise help COMMAND shows the options of a command, its exit codes, and examples.
+
+examples, of a file or folder MODEL:
+  castwise cast MODEL OUT --dtype bfloat16
+  castwise quantize MODEL OUT --scheme nvfp4
+  castwise advise MODEL --budget 24GB -o map.toml
 """
+_REQUIRED = "the following arguments are required: "
+"""How argparse begins to say what is missing."""
 _NUMBER = re.compile(r"-\.?\d")
 
 
@@ -51,6 +59,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and exit with code 2."""
+        if message.startswith(_REQUIRED):
+            *names, last = message.removeprefix(_REQUIRED).split(", ")
+            missing = f"{', '.join(names)} and {last} are" if names else f"{last} is"
+            message = f"{missing} missing; {self.prog} --help shows examples"
         super().error(printable(message))
 
     def shorten_usage(self) -> None:
@@ -141,8 +153,9 @@ def make_parser(names: Iterable[str]) -> CommandParser:
     parser = CommandParser(
         prog="castwise",
         usage="%(prog)s COMMAND [OPTIONS]",
-        description="Exact casts of whole checkpoints, and what they lose.",
+        description="Cast, quantize and compare whole checkpoints, and see what they lose.",
         epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = f"castwise {castwise.__version__}"
     parser.add_argument("-V", "--version", action="version", version=version)
@@ -166,6 +179,9 @@ def command_parsers(parser: CommandParser) -> dict[str, CommandParser]:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse what is given on the command line; what is wrong ends the process with code 2."""
     parser = make_parser(arguments)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     place = next((i for i, text in enumerate(arguments) if not text.startswith("-")), None)
     parser.check_options(arguments[:place])
     command = parser if place is None else command_parsers(parser).get(arguments[place], parser)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from castwise._core import likely_names
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
 from castwise.checkpoint.files.paths import checked_path
@@ -101,8 +102,19 @@ def absent_file(path: Path) -> FileNotFoundError:
         url, name = _spelled_url(path), path.as_posix()
         if url is None and _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
             url = f"{HUB}://{name}"
-        hint = "" if url is None else f"; did you mean {url}?"
+        meant = url or _neighbor(path)
+        hint = "" if meant is None else f"; did you mean {meant}?"
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, str(path))
+
+
+def _neighbor(path: Path) -> Path | None:
+    """Return what lies beside a path, under the name that is spelled most like its own, or None."""
+    try:
+        names = os.listdir(path.parent)
+    except OSError:  # the folder is missing, too
+        return None
+    likely = likely_names(path.name, names)
+    return path.with_name(likely[0]) if likely else None
 
 
 def _spelled_url(path: Path) -> str | None:
