@@ -104,6 +104,30 @@ def test_a_missing_file_may_have_a_neighbor(tmp_path: Path) -> None:
     assert "did you mean" not in run("inspect", tmp_path / "other.npz", code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ("--scheme fp8_channel", True),
+        ("--scheme int8_channel --for vllm", True),
+        ("--scheme fp8_block --recipe compressed-tensors", True),
+        ("--scheme fp8_block --recipe compressed-tensors --for vllm", False),  # which needs dynamic
+        ("--scheme fp8_channel --inputs dynamic", False),
+        ("--scheme fp8_channel --inputs none", False),
+        ("--scheme fp8_channel --quiet", False),
+        ("--scheme fp8_block", False),  # of deepseek, whose inputs always are
+        ("--scheme nvfp4", False),
+    ],
+)
+def test_inputs_that_keep_engines_from_multiplying_codes(
+    tmp_path: Path, options: str, is_said: bool
+) -> None:
+    source, out = tmp_path / "in.safetensors", tmp_path / "out"
+    name = "model.layers.0.self_attn.q_proj.weight"
+    checkpoint.save(source, {name: floats(1 << 14).reshape(128, 128)})
+    line = run("quantize", source, out, "--max-shard-size", "1GB", *options.split()).stderr
+    assert ("--inputs dynamic (--inputs none for this result)" in line) == is_said
+
+
 def test_what_is_no_unknown_option() -> None:
     options = parse_arguments(["diff", "a", "b", "--rtol", "-1", "--atol", "1e-3", "--quiet"])
     assert (options.rtol, options.atol, options.quiet) == (-1.0, 1e-3, True)

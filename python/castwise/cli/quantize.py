@@ -2,8 +2,11 @@
 
 import argparse
 
+from castwise.checkpoint import CastSummary
+from castwise.checkpoint.planning.written_schemes import are_inputs_plain, needed_inputs
 from castwise.checkpoint.requests.options import Quantize
-from castwise.cli._conversion import ConversionCommand
+from castwise.cli._conversion import ConversionCommand, warn_of_unused
+from castwise.cli._output import say
 
 _QUANTIZE = """\
 Quantize the weights of a checkpoint, a file or a folder of shards, and write the result
@@ -44,6 +47,21 @@ def _check(options: argparse.Namespace) -> None:
         options.refuse("give --scheme or --map")
 
 
+def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
+    """Report keys without effect, and inputs that keep engines from multiplying codes."""
+    warn_of_unused(summary, options)
+    if options.inputs is not None or options.quiet:
+        return
+    recipe = summary.options["recipe"]
+    for scheme in sorted({row.target for row in summary.rows if row.target is not None}):
+        is_plain = are_inputs_plain(scheme, recipe)
+        if is_plain and needed_inputs(options.consumer, recipe, scheme) is None:
+            say(
+                f"inputs of {scheme} stay as they are, so engines decode its weights as they run; "
+                "for engines that multiply codes: --inputs dynamic (--inputs none for this result)"
+            )
+
+
 define = ConversionCommand(
     request=Quantize,
     description=_QUANTIZE,
@@ -51,4 +69,5 @@ define = ConversionCommand(
     error=_ERROR,
     examples=_EXAMPLES,
     check=_check,
+    warn=_warn,
 ).define

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import get_args
 
-from castwise._core import finfo
+from castwise._core import finfo, gguf_type
 from castwise._numbers import is_real
 from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
@@ -28,6 +28,9 @@ from castwise.quantization.producers.schemes import scheme_of_files
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import argument, parenthesis, setting
 
+# The schemes whose codes the units of common GPUs multiply.
+_MULTIPLIED = ("fp8_block", "fp8_channel", "int8_channel")
+
 
 def scheme_named(name: object) -> Scheme:
     """Return a scheme that is written.
@@ -43,8 +46,13 @@ def scheme_named(name: object) -> Scheme:
             setting("scheme", name) + ": castwise writes no checkpoint of it; it writes "
             f"{', '.join(rows)}"
         )
+    hint = scheme_hint(name, rows)
+    if isinstance(name, str) and gguf_type(name) is not None:  # what castwise writes is in the hint
+        raise CheckpointError(
+            setting("scheme", name) + " is not written: " + hint.removesuffix("; ")
+        )
     raise CheckpointError(
-        setting("scheme", name) + f" is not known: {scheme_hint(name, rows)}castwise writes "
+        setting("scheme", name) + f" is not known: {hint}castwise writes "
         f"{', '.join(rows)}; and the mixes {', '.join(MIXES)}"
     )
 
@@ -179,6 +187,15 @@ def _rows_with_inputs(inputs: str | float) -> list[Written]:
     """Return the rows that state inputs so: a word, or a constant scale."""
     kind = inputs if isinstance(inputs, str) else "constant"
     return [row for row in (*WRITTEN, *WRITTEN_WITH_INPUTS) if row.inputs == kind]
+
+
+def are_inputs_plain(scheme: str, recipe: str) -> bool:
+    """Return True for codes that engines multiply only if inputs are stated to be quantized, too.
+
+    Few engines multiply codes of 4 bits; and those of MX in any case.
+    """
+    is_multiplied = scheme in _MULTIPLIED and _states(scheme, recipe, "dynamic")
+    return is_multiplied and written_row(scheme, recipe).inputs == "none"
 
 
 def needed_inputs(consumer: str | None, recipe: str, scheme: str) -> str | None:
