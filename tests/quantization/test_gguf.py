@@ -108,7 +108,15 @@ def test_inspection(tmp_path: Path, name: str) -> None:
     assert inspection.bits_per_weight() == {"w": len(raw) * 8 / np.prod(shape)}
     assert inspection.quantization is not None
     assert [weight.scheme for weight in inspection.quantization.weights] == [SCHEMES[name]]
-    assert f"uint8 ({name})" in str(inspection)
+    assert f"  {name}  " in str(inspection)
+
+
+def test_reports_name_types(tmp_path: Path) -> None:
+    source = gguf_file(tmp_path / "model.gguf", {"w": sample("Q8_0")[0]})
+    rows = checkpoint.dequantize_file(source, tmp_path / "out.safetensors").rows
+    assert [row.source for row in rows] == ["Q8_0"]
+    with pytest.raises(CheckpointError, match=r"plain weights as a folder or a \.safetensors file"):
+        checkpoint.dequantize_file(source, tmp_path / "out.gguf")
 
 
 def number(*values: float) -> tuple[int, tuple[int, ...], bytes]:

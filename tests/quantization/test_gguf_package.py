@@ -161,7 +161,7 @@ def test_inspection_needs_no_package(
     source = gguf_file(tmp_path / "model.gguf", {"w": stored(name, raw)})
     inspection = checkpoint.inspect(source)
     assert inspection.bits_per_weight() == {"w": raw.nbytes * 8 / (6 * BLOCK_TYPES[name][1])}
-    assert f"uint8 ({name})" in str(inspection)
+    assert f"  {name}  " in str(inspection)
 
 
 def test_without_the_package_its_extra_is_named(

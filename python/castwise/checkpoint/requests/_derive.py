@@ -114,6 +114,11 @@ def planned_derivation(
             if isinstance(request, Quantize) and destination.suffix.lower() in WHOLE_MODELS:
                 text += ", or use a scheme of llama.cpp, such as q4_k"
             raise CheckpointError(text)
+        if is_file and request.is_plain and destination.suffix.lower() in WHOLE_MODELS:
+            raise CheckpointError(
+                f"{destination}: castwise makes plain weights as a folder or a {SAFETENSORS} file; "
+                "name one"
+            )
         result = derive(checkpoint, is_file=is_file)
         result.check_loading()
         result.warn()

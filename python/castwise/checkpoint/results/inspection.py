@@ -114,9 +114,13 @@ def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -
 def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
     """Show the tensors, all or those of all layers in a row, the formats, and the metadata."""
     nbytes = sum(info.nbytes for info in inspection.tensors)
+    sizes: dict[str, list[int]] = {}
+    for info in inspection.tensors:
+        label = info.stored if info.stored in BLOCK_TYPES else info.label
+        sizes.setdefault(label, []).append(info.nbytes)
     totals = [
-        (label, f"{count:,}", f"{size:,}", size_text(size))
-        for label, (count, size) in inspection.totals().items()
+        (label, f"{len(each):,}", f"{sum(each):,}", size_text(sum(each)))
+        for label, each in sizes.items()
     ]
     totals.append(("total", f"{len(inspection.tensors):,}", f"{nbytes:,}", size_text(nbytes)))
     groups = _groups(inspection.tensors, every=every)
@@ -127,7 +131,7 @@ def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
             (
                 group[0].name if len(group) == 1 else group_name(group[0].name),
                 _stored_text(group[0]),
-                shape_text(group[0].shape),
+                shape_text(_weight_shape(group[0])),
                 *([f"{len(group):,}"] if is_counted else []),
                 f"{sum(info.nbytes for info in group):,}",
             )
@@ -162,10 +166,11 @@ def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iter
             f"  {quantization.unknown!r} is not known to castwise: any tensor may be part of it"
         )
     bits = inspection.bits_per_weight()
+    infos = {info.name: info for info in inspection.tensors}
     groups = Counter(
         (
             group_name(weight.name),
-            weight.scheme or "unknown",
+            _scheme_name(weight, infos[weight.payload]),
             shape_text(weight.block) if weight.block else "-",
             " or ".join(weight.recipes),
             _suffix(weight.payload),
@@ -214,6 +219,19 @@ def _problem_lines(quantization: Quantization) -> Iterator[str]:
         yield f"other scale or marker: {pattern}{_times(count)}"
 
 
+def _scheme_name(weight: QuantizedWeight, payload: TensorInfo) -> str:
+    """Name a scheme; a type of GGUF goes by its own name."""
+    return payload.stored if payload.stored in BLOCK_TYPES else weight.scheme or "unknown"
+
+
+def _weight_shape(info: TensorInfo) -> tuple[int, ...]:
+    """Return the shape of a tensor, that of the weight in blocks of GGUF."""
+    if info.stored not in BLOCK_TYPES:
+        return info.shape
+    _, elements, _ = BLOCK_TYPES[info.stored]
+    return (*info.shape[:-2], info.shape[-2] * elements)
+
+
 def _times(count: int) -> str:
     """Write how often a line would stand, if more than once."""
     return "" if count == 1 else f" ({count:,} times)"
@@ -238,6 +256,6 @@ def _stored_text(info: TensorInfo) -> str:
     if info.format is None:
         return f"{info.stored} (raw bytes)" if info.kind == "unknown" else info.stored
     if info.stored in BLOCK_TYPES:
-        return f"{info.format} ({info.stored})"
+        return info.stored
     stored_as_bytes = info.stored.upper() == "U8" and finfo(info.format).safetensors != "U8"
     return f"{info.format} (as bytes)" if stored_as_bytes else info.format

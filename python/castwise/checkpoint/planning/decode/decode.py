@@ -50,6 +50,7 @@ from castwise.checkpoint.planning.stated_quantization import stale_statement
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays.decode import NOTHING, losses_of, scales_tell, wrapped_zeros
+from castwise.quantization.producers.block_types import BLOCK_TYPES
 from castwise.quantization.producers.configs import MODEL
 from castwise.quantization.producers.foreign import scale_of_attention
 from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel
@@ -304,6 +305,8 @@ class _DecodedKind:
     ) -> None:
         self._facts, self._decode, self._warn = facts, decode, warn
         tensors, parts = facts.stored_tensors, (weight.payload, *weight.parts)
+        stored = tensors[weight.payload].stored  # a type of GGUF goes by its own name
+        self._source_name = stored if stored in BLOCK_TYPES else weight.scheme or "quantized"
         self._whole, self._dtype = plan.whole, numpy_dtype(decode.format)
         self.nbytes = sum(tensors[name].nbytes for name in parts)
         text = None if weight.scale is None else powers_stated(facts.section(weight))
@@ -329,7 +332,7 @@ class _DecodedKind:
         slabs = partial(_slabs, plan, self._decode, weight.name)
         member = plan.parts if is_stacked else None
         return DerivedTensor(
-            derived_info(weight.name, weight.scheme or "quantized", plan.shape, self.nbytes),
+            derived_info(weight.name, self._source_name, plan.shape, self.nbytes),
             self._decode.format,
             weight.payload,
             plan.parts,

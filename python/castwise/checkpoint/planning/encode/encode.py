@@ -348,6 +348,11 @@ def _refuse_quantized(
         )
     reason = decode_refusal(source)
     remedy = "decode it first: castwise dequantize, checkpoint.dequantize_file"
+    if isinstance(source.file, WholeModelReader):
+        remedy = (
+            "quantize the model that it was made of, which loses less, or a folder that it is "
+            "decoded to: castwise dequantize, checkpoint.dequantize_file"
+        )
     if reason is not None:
         remedy = function("dequantize") + " refuses it: " + reason
     raise facts.refusal(
