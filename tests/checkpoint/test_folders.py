@@ -233,6 +233,23 @@ def test_a_folder_with_the_name_of_a_file_is_replaced(pipeline: Path) -> None:
     assert checkpoint.load(out).keys() == checkpoint.load(pipeline).keys()
 
 
+def test_the_cache_of_a_repository_is_no_model(tmp_path: Path) -> None:
+    root = tmp_path / "models--org--tiny"
+    save(root / "snapshots" / "abc" / "model.safetensors", {"w": floats(3)})
+    (root / "refs").mkdir()
+    for path in (root, root / "snapshots"):
+        with pytest.raises(checkpoint.CheckpointError, match=r"give one of .*shots.abc, or the"):
+            checkpoint.cast_file(path, tmp_path / "out", "bfloat16")
+    checkpoint.cast_file(root / "snapshots" / "abc", tmp_path / "out", "bfloat16")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_a_file_that_describes_a_folder_names_it(pipeline: Path, name: str) -> None:
+    (pipeline / name).write_text("{}")
+    with pytest.raises(checkpoint.CheckpointError, match=f"give the folder .*, {pipeline}"):
+        checkpoint.inspect(pipeline / name)
+
+
 FORMS: dict[str, tuple[list[str], list[str]]] = {
     "a variant": (["model.safetensors"], ["model.fp16.safetensors"]),
     "two variants": (["m.safetensors"], ["m.fp16.safetensors", "m.bf16.safetensors"]),

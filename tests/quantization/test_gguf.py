@@ -87,7 +87,7 @@ def test_other_commands_name_this_one(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match="castwise dequantize makes"):
             run()
-    with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
+    with pytest.raises(CheckpointError, match=r"plain weights as a folder or a \.safetensors file"):
         checkpoint.dequantize_file(source, tmp_path / "out.gguf")
 
 
@@ -115,8 +115,6 @@ def test_reports_name_types(tmp_path: Path) -> None:
     source = gguf_file(tmp_path / "model.gguf", {"w": sample("Q8_0")[0]})
     rows = checkpoint.dequantize_file(source, tmp_path / "out.safetensors").rows
     assert [row.source for row in rows] == ["Q8_0"]
-    with pytest.raises(CheckpointError, match=r"plain weights as a folder or a \.safetensors file"):
-        checkpoint.dequantize_file(source, tmp_path / "out.gguf")
 
 
 def number(*values: float) -> tuple[int, tuple[int, ...], bytes]:

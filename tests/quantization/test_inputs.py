@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,42 @@ def test_what_nobody_can_state_is_refused(
         checkpoint.quantize_file(model, tmp_path / "out", scheme, **options)
     assert "inputs" in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+PRESETS = {
+    "FP8_DYNAMIC": (8, "float", "channel", "token"),
+    "fp8_block": None,
+    "W8A8": (8, "int", "channel", "token"),
+    "W8A16": (8, "int", "group", None),
+    "W4A16": (4, "int", "group", None),
+    "W4AFP8": (4, "int", "group", "token"),
+    "NVFP4A16": (4, "float", "tensor_group", None),
+    "MXFP4A16": (4, "float", "group", None),
+    "mxfp8": (8, "float", "group", "group"),
+}
+"""What the presets of compressed-tensors 0.20 state of weights and of inputs."""
+
+
+@pytest.mark.parametrize(("name", "stated"), PRESETS.items())
+def test_a_preset_names_its_scheme(
+    tmp_path: Path, model: Path, name: str, stated: tuple[Any, ...] | None
+) -> None:
+    if stated is None:  # a scheme of castwise, too
+        checkpoint.quantize_file(model, tmp_path / "out", name)
+        return
+    with pytest.raises(CheckpointError, match="is a preset of compressed-tensors") as raised:
+        checkpoint.quantize_file(model, tmp_path / "out", name)
+    words: dict[str, Any] = dict(re.findall(r"(\w+)='(\w+)'", str(raised.value)))
+    checkpoint.quantize_file(model, tmp_path / "out", **words, recipe=CT)
+    group = section_of(tmp_path / "out")["config_groups"]["group_0"]
+    inputs = group["input_activations"] or {}
+    weights = (group["weights"][key] for key in ("num_bits", "type", "strategy"))
+    assert (*weights, inputs.get("strategy")) == stated
+
+
+def test_methods_that_need_data_are_named(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(CheckpointError, match="needs data, which castwise does not take: use llm-"):
+        checkpoint.quantize_file(model, tmp_path / "out", "gptq")
 
 
 def test_the_command(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,8 @@ def container_of(path: Path, remedy: str | None = None) -> str:
         verb = "read" if remedy is None else "write"
         raise CheckpointError(f"{path}: castwise does not {verb} {suffix}; {_OTHER_TOOLS[suffix]}")
     suffix_text = f"the suffix {suffix!r}" if suffix else "a name without suffix"
+    if remedy is None and (path.name == "config.json" or path.name.endswith(".index.json")):
+        remedy = f"give the folder of the model, {path.parent}"
     if remedy is None:
         names = ", ".join(name for name in suffixes() if name not in WHOLE_MODELS)
         remedy = f"use {names}, or a folder of safetensors shards"

@@ -83,12 +83,17 @@ def weight_folders(path: Path, excludes: Callable[[str], bool]) -> dict[str, lis
     return {prefix: files[prefix] for prefix in sorted(files) if holds_weights(files[prefix])}
 
 
+# The folder of the versions of a repository in the cache of the Hub's library.
+_SNAPSHOTS = "snapshots"
+
+
 def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -> Checkpoint:
     """Read the indexes of a folder and those in it, and the headers of all shards.
 
     `excludes` says of a path whether it is as if it were not there. Neither is what is in hidden
     folders.
     """
+    _refuse_cache(path)
     folders = weight_folders(path, excludes)
     if not folders:
         raise CheckpointError(
@@ -105,6 +110,19 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
     checkpoint = Checkpoint(path, components, is_folder=True, other_forms=frozenset(forms))
     checkpoint.check_names()
     return checkpoint
+
+
+def _refuse_cache(path: Path) -> None:
+    """Refuse the Hub's cache of a repository, which has each file of several versions twice."""
+    root = path.parent if path.name == _SNAPSHOTS else path
+    if is_remote(path) or not all((root / name).is_dir() for name in (_SNAPSHOTS, "refs")):
+        return
+    versions = sorted((root / _SNAPSHOTS).iterdir())
+    version = f", such as {versions[-1]}" if versions else ""
+    raise CheckpointError(
+        f"{path} is the cache that the Hub's library keeps of a repository; give one of its "
+        f"snapshots{version}, or the name of the repository"
+    )
 
 
 def new_index(component: Component, weight_map: Mapping[str, str], total_size: int) -> str:
