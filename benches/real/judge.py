@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -263,10 +264,19 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], Iterator[Row]]:
     return facts, rows(["silero"] if options.quick else options.models, recorded)
 
 
-def tables(facts: dict[str, str], judged: list[Row]) -> Iterator[tuple[str, str]]:
-    """Give the README's tables, with their markers."""
-    names = list(dict.fromkeys(row.model for row in judged))
+def tables(
+    beside: list[Path], facts: dict[str, str], judged: list[Row]
+) -> Iterator[tuple[str, str]]:
+    """Give the README's tables, with their markers; `beside` has models that the record lacks."""
     source = f"{facts['cpu']}, {facts['level']}; {facts['versions']}; {facts['date']}."
+    for path in beside:
+        other, rows = files.read(path, Row)
+        known = {row.model for row in judged}
+        added = [row for row in rows if row.model not in known]
+        judged = [*judged, *added]
+        models_added = ", ".join(dict.fromkeys(row.model for row in added))
+        source += f" {models_added}: {other['cpu']}, {other['level']}; {other['date']}."
+    names = list(dict.fromkeys(row.model for row in judged))
     count = {word: sum(row.outcome == word for row in judged) for word in (WON, TIED, LOST)}
     lines = [
         f"The error with advice over that of the best single scheme that fits: won {count[WON]}, "
@@ -310,7 +320,11 @@ def main() -> int:
     parser.add_argument(
         "--models", nargs="*", default=[], help="the names of functions in models.py"
     )
-    code: int = command.carry_out(parser.parse_args(), Row, run, line, tables)
+    parser.add_argument(
+        "--beside", nargs="*", type=Path, default=[], help="records with other models, for tables"
+    )
+    options = parser.parse_args()
+    code: int = command.carry_out(options, Row, run, line, partial(tables, options.beside))
     return code
 
 
