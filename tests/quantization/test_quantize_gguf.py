@@ -248,7 +248,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for target in (tmp_path / "out.safetensors", tmp_path / "out"):
         assert ".gguf" in refusal(source, target, scheme="q4_k")
     folder = tmp_path / "folder"
-    assert "castwise quantize changes their types" in refusal(source, folder, scheme="nvfp4")
+    assert "castwise quantize makes another .gguf file" in refusal(source, folder, scheme="nvfp4")
     checkpoint.save(tmp_path / "plain.safetensors", {"a.weight": np.ones((8, 256), np.float32)})
     assert "no config.json states its hyperparameters" in refusal(
         tmp_path / "plain.safetensors", out, scheme="q4_k"

@@ -191,9 +191,9 @@ def open_checkpoint(
 def whole_model_refusal(path: Path, suffix: str) -> CheckpointError:
     """Return the error that says what becomes of a file of a whole model."""
     return CheckpointError(
-        f"{path}: castwise dequantize makes a folder or a .safetensors file of {suffix}, "
-        "plain tensors as they are (checkpoint.dequantize_file); castwise quantize changes their "
-        f"types (--scheme q4_k, to a {suffix} file)"
+        f"{path}: castwise dequantize makes a folder or a .safetensors file of a {suffix} file "
+        f"(checkpoint.dequantize_file); castwise quantize makes another {suffix} file of one with "
+        "plain weights (--scheme q4_k)"
     )
 
 
