@@ -211,6 +211,11 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     )
     notes = [line for tensors in _explained_alike(rows_shown[:top]) for line in _notes(tensors)]
     lines: list[str] = []
+    unexplained = [each.name for each in rows_shown[:top] if _is_unexplained(each)]
+    if unexplained:
+        one, *others = map(printable, unexplained)
+        more = f" and {counted(len(others), 'other tensor')}" if others else ""
+        notes.append(f"no recipe explains {one}{more}")
     if top is not None and len(rows_shown) > top:
         lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
@@ -302,14 +307,16 @@ def _notes(tensors: Sequence[TensorDiff]) -> list[str]:
     return [f"{printable(tensor.name)}: " + lines[0], *("  " + line for line in lines[1:])]
 
 
+def _is_unexplained(tensor: TensorDiff) -> bool:
+    return tensor.different > 0 and tensor.explanation is None
+
+
 def _explanation_lines(tensor: TensorDiff, others: int) -> Iterator[str]:
     """Write what makes B from A, and for how many other tensors."""
     if tensor.explanation is not None:
         yield str(tensor.explanation)
         if others:
             yield f"the same recipe explains {counted(others, 'other tensor')} above"
-    elif tensor.different:
-        yield "no recipe explains it"
 
 
 @lru_cache(1 << 7)
