@@ -519,6 +519,18 @@ def test_crates_below_the_bindings_know_nothing_of_python(crate: str) -> None:
     assert "numpy" not in manifest
 
 
+# An argument of Python with a text in a string of Rust, as overflow=\\"raise\\".
+_ARGUMENT = re.compile(r"""^(?!\s*//).*\b\w+=\\\\?\"""", re.MULTILINE)
+
+
+def test_texts_of_the_core_write_no_arguments_as_python_does() -> None:
+    paths = CRATES["core"].rglob("*.rs")
+    found = {path.name for path in paths if _ARGUMENT.search(path.read_text("utf-8"))}
+    assert found == {"encoder.rs", "operands.rs"}  # of what quantization refuses, still to do
+    assert _ARGUMENT.search('format!("nan=\\"zero\\" is not for {target:?}")')
+    assert not _ARGUMENT.search('    /// `nan="zero"` makes zeros of NaN.')
+
+
 def test_uses_of_rust_are_found(tmp_path: Path) -> None:
     for name, text in {
         "lib": "mod a;",

@@ -1,9 +1,10 @@
-//! The one error of the core. Every text names the argument, the value and the remedy.
+//! The one error of the core. Every text names the argument, the value and the remedy, in the words of no language.
 
 use std::fmt;
 
 /// Why a request was refused. A refused argument writes nothing; a refused element leaves a target untouched, half written
-/// or of no use, as the function that returns it says.
+/// or of no use, as the function that returns it says. The alternate form `{error:#}` of a refused element leaves the remedy
+/// out, for callers whose options have other names.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -44,6 +45,20 @@ pub enum Error {
         /// The length that it needs.
         needed: usize,
     },
+    /// A number that an argument cannot have.
+    InvalidNumber {
+        /// The argument.
+        argument: &'static str,
+        /// What was given.
+        value: f64,
+        /// What would be valid.
+        valid: &'static str,
+    },
+    /// NaN is to become zero in a format without zero.
+    NoZero {
+        /// Target format.
+        target: Format,
+    },
     /// The pair of formats has no meaning (complex to real).
     Unsupported {
         /// Source format.
@@ -51,7 +66,7 @@ pub enum Error {
         /// Target format.
         target: Format,
     },
-    /// `overflow="raise"` met a value beyond the target's range.
+    /// A cast that refuses overflow met a value beyond the target's range.
     Overflow {
         /// Flat (C order) index of the first one.
         index: u64,
@@ -62,7 +77,7 @@ pub enum Error {
         /// Target format.
         target: Format,
     },
-    /// `nan="raise"` met a NaN.
+    /// A cast that refuses NaN met one.
     Nan {
         /// Flat (C order) index of the first one.
         index: u64,
@@ -84,13 +99,19 @@ impl fmt::Display for Error {
                 f.write_str(" `Format::all()` lists all.")
             }
             Self::UnknownOption { argument, value, valid } => {
-                write!(f, "{argument}={value} is not valid; use one of ")?;
+                write!(f, "{argument} {value} is not valid; use one of ")?;
                 for (position, name) in valid.iter().enumerate() {
                     write!(f, "{}{name:?}", if position == 0 { "" } else { ", " })?;
                 }
                 f.write_str(".")
             }
             Self::InvalidOption { message } | Self::Unfit { message } => f.write_str(message),
+            Self::InvalidNumber { argument, value, valid } => {
+                write!(f, "{argument} {value:?} is not valid; use {valid}.")
+            }
+            Self::NoZero { target } => {
+                write!(f, "NaN cannot become zero in {target:?}, which has no zero. Keep it, or refuse it.")
+            }
             Self::Length { argument, length, needed } => {
                 write!(f, "{argument} has length {length}; give it length {needed}.")
             }
@@ -107,18 +128,21 @@ impl fmt::Display for Error {
                         write!(f, ", {:?},", number * scale)?;
                     }
                 }
-                write!(
-                    f,
-                    " at flat index {index} is beyond the range of {target:?} and overflow=\"raise\". Use \
-                     overflow=\"saturate\" or \"ieee\", or {} scale.",
-                    if scale.is_some() { "another" } else { "a" }
-                )
+                write!(f, " at flat index {index} is beyond the range of {target:?}")?;
+                let scale = if scale.is_some() { "another" } else { "a" };
+                remedy(f, format_args!("Let it saturate or overflow as in IEEE 754, or give {scale} scale"))
             }
             Self::Nan { index } => {
-                write!(f, "NaN at flat index {index} and nan=\"raise\". Use nan=\"keep\" or \"zero\".")
+                write!(f, "NaN at flat index {index}")?;
+                remedy(f, format_args!("Let it stay NaN or become zero"))
             }
         }
     }
+}
+
+/// Writes what to do about a refused element, except in the alternate form.
+fn remedy(f: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
+    if f.alternate() { Ok(()) } else { write!(f, ". {text}.") }
 }
 
 impl Error {

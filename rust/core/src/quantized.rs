@@ -162,7 +162,7 @@ impl Quantized {
         if self.global_scale.is_some() != scheme.global_scale {
             return Err(Error::InvalidOption {
                 message: format!(
-                    "global_scale={:?} is not valid with scheme={:?}; use the one that quantize() returned.",
+                    "global_scale {:?} is not valid with scheme {:?}; use the one that quantize() returned.",
                     self.global_scale, scheme.name
                 ),
             });

@@ -193,7 +193,7 @@ impl Plan {
     /// results that is quicker.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for complex to real; [`Error::InvalidOption`] for NaN as zero in a format without zero.
+    /// [`Error::Unsupported`] for complex to real; [`Error::NoZero`] for NaN as zero in a format without zero.
     // A call, whose result goes through memory, takes a twentieth of a small cast.
     #[inline(always)]
     pub(crate) fn find(key: &PlanKey, count: usize) -> Result<PlanRef, Error> {
@@ -374,9 +374,5 @@ fn require_zero(target: Format, nan: NanRule) -> Result<(), Error> {
     if nan != NanRule::Zero || has_zero {
         return Ok(());
     }
-    Err(Error::InvalidOption {
-        message: format!(
-            "nan=\"zero\" is not for {target:?}, which has no zero; use nan=\"keep\" or \"raise\"."
-        ),
-    })
+    Err(Error::NoZero { target })
 }

@@ -24,17 +24,17 @@ impl Reciprocal {
     /// Computes the reciprocal as a float64.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a scale whose reciprocal is zero or infinite as a float32, or no number.
+    /// [`Error::InvalidNumber`] for a scale whose reciprocal is zero or infinite as a float32, or no number.
     pub fn of(scale: f64) -> Result<Self, Error> {
         let (factor, narrow) =
             DefaultEnvironment::compute(scale, |scale| (1.0 / scale, (1.0 / scale) as f32));
         if narrow.is_finite() && narrow.to_bits() << 1 != 0 {
             return Ok(Self(factor));
         }
-        Err(Error::InvalidOption {
-            message: format!(
-                "scale={scale:?} is not valid; use a finite number whose reciprocal a float32 holds."
-            ),
+        Err(Error::InvalidNumber {
+            argument: "scale",
+            value: scale,
+            valid: "a finite number whose reciprocal a float32 holds",
         })
     }
 
