@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise._options import Arithmetic
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.checkpoint import Checkpoint
