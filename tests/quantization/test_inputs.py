@@ -171,7 +171,7 @@ def test_a_preset_names_its_scheme(
     if stated is None:  # a scheme of castwise, too
         checkpoint.quantize_file(model, tmp_path / "out", name)
         return
-    with pytest.raises(CheckpointError, match="is a preset of compressed-tensors") as raised:
+    with pytest.raises(CheckpointError, match="is a preset of llm-compressor") as raised:
         checkpoint.quantize_file(model, tmp_path / "out", name)
     words: dict[str, Any] = dict(re.findall(r"(\w+)='(\w+)'", str(raised.value)))
     checkpoint.quantize_file(model, tmp_path / "out", **words, recipe=CT)

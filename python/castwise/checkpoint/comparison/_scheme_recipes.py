@@ -216,7 +216,7 @@ class SchemeRecipe:
 
 @cache
 def _type_names() -> dict[str, str]:
-    """Map each scheme of arrays that castwise writes into GGUF files to its type there."""
+    """Map each scheme of arrays that castwise writes as a type of llama.cpp to this type."""
     return {
         layout.scheme: name.lower()
         for name, layout in TYPES.items()

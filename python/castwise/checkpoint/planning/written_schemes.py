@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import get_args
 
-from castwise._core import finfo, gguf_type
+from castwise._core import finfo
 from castwise._numbers import is_real
 from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
@@ -16,7 +16,9 @@ from castwise.quantization.producers.block_types import MIXES
 from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.producer import EncodedModules, Encoding, Statements, Written
 from castwise.quantization.producers.registry import (
+    CALIBRATED,
     CONVERTED_TO,
+    PRESETS,
     SEVERAL,
     TYPED,
     WRITTEN,
@@ -28,20 +30,6 @@ from castwise.quantization.producers.schemes import scheme_of_files
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import argument, parenthesis, setting
 
-# The presets of compressed-tensors that castwise writes: scheme, and what is stated of inputs.
-_PRESETS = {
-    "FP8_DYNAMIC": ("fp8_channel", "dynamic"),
-    "W8A8": ("int8_channel", "dynamic"),
-    "INT8": ("int8_channel", "dynamic"),
-    "W8A16": ("int8_group", ""),
-    "W4A16": ("int4_group", ""),
-    "W4AFP8": ("int4_group", "dynamic"),
-    "NVFP4A16": ("nvfp4", ""),
-    "MXFP4A16": ("mxfp4", ""),
-    "MXFP8": ("mxfp8_e4m3", "dynamic"),
-}
-# Methods that measure what a model computes.
-_CALIBRATED = {"AWQ", "GPTQ", "SMOOTHQUANT", "AUTOROUND"}
 # The schemes whose codes the units of common GPUs multiply.
 _MULTIPLIED = ("fp8_block", "fp8_channel", "int8_channel")
 
@@ -60,12 +48,12 @@ def scheme_named(name: object) -> Scheme:
             setting("scheme", name) + ": castwise writes no checkpoint of it; it writes "
             f"{', '.join(rows)}"
         )
-    if isinstance(name, str) and (preset := _PRESETS.get(name.upper())) is not None:
+    if isinstance(name, str) and (preset := PRESETS.get(name.upper())) is not None:
         scheme, inputs = preset
         beside = " beside " + argument("inputs", inputs) if inputs else ""
-        text = " is a preset of compressed-tensors; here it is "
+        text = " is a preset of llm-compressor; here it is "
         raise CheckpointError(setting("scheme", name) + text + argument("scheme", scheme) + beside)
-    if isinstance(name, str) and name.upper() in _CALIBRATED:
+    if isinstance(name, str) and name.upper() in CALIBRATED:
         raise CheckpointError(
             setting("scheme", name) + " is a method that needs data, which castwise does not "
             "take: use llm-compressor; without data, 4 bits are "
@@ -74,7 +62,7 @@ def scheme_named(name: object) -> Scheme:
             + argument("scales", "best")
         )
     hint = scheme_hint(name, rows)
-    if isinstance(name, str) and gguf_type(name) is not None:  # what castwise writes is in the hint
+    if hint.endswith("; "):  # of a type of llama.cpp, with those that castwise writes
         raise CheckpointError(
             setting("scheme", name) + " is not written: " + hint.removesuffix("; ")
         )

@@ -220,12 +220,12 @@ def _problem_lines(quantization: Quantization) -> Iterator[str]:
 
 
 def _scheme_name(weight: QuantizedWeight, payload: TensorInfo) -> str:
-    """Name a scheme; a type of GGUF goes by its own name."""
+    """Name a scheme; a type of blocks goes by its own name."""
     return payload.stored if payload.stored in BLOCK_TYPES else weight.scheme or "unknown"
 
 
 def _weight_shape(info: TensorInfo) -> tuple[int, ...]:
-    """Return the shape of a tensor, that of the weight in blocks of GGUF."""
+    """Return the shape of a tensor, that of the weight in types of blocks."""
     if info.stored not in BLOCK_TYPES:
         return info.shape
     _, elements, _ = BLOCK_TYPES[info.stored]

@@ -315,7 +315,7 @@ def _lines_of_weights(summary: CastSummary) -> Iterator[Lines]:
     """Say what stays, if anything does, and how importance was used, if there was some."""
     if summary.kept:
         what = "not quantized" if summary.action == "quantized" else "unchanged"
-        yield Lines([f"{what}: {kept_text(summary.kept)}"])
+        yield Lines([what + ": " + kept_text(summary.kept)])
     if summary.importance is not None:
         yield Lines(summary.importance.lines())
 

@@ -212,3 +212,19 @@ def owner_of_form(section: Mapping[str, Any]) -> str | None:
 def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     """Return the method of a section that names none, by its form."""
     return _first(row.configuration.unnamed_method(key, section) for row in PRODUCERS)
+
+
+# The presets of compressed-tensors that castwise writes: scheme, and what is stated of inputs.
+PRESETS = {
+    "FP8_DYNAMIC": ("fp8_channel", "dynamic"),
+    "W8A8": ("int8_channel", "dynamic"),
+    "INT8": ("int8_channel", "dynamic"),
+    "W8A16": ("int8_group", ""),
+    "W4A16": ("int4_group", ""),
+    "W4AFP8": ("int4_group", "dynamic"),
+    "NVFP4A16": ("nvfp4", ""),
+    "MXFP4A16": ("mxfp4", ""),
+    "MXFP8": ("mxfp8_e4m3", "dynamic"),
+}
+# Methods that measure what a model computes.
+CALIBRATED = {"AWQ", "GPTQ", "SMOOTHQUANT", "AUTOROUND"}

@@ -305,7 +305,7 @@ class _DecodedKind:
     ) -> None:
         self._facts, self._decode, self._warn = facts, decode, warn
         tensors, parts = facts.stored_tensors, (weight.payload, *weight.parts)
-        stored = tensors[weight.payload].stored  # a type of GGUF goes by its own name
+        stored = tensors[weight.payload].stored  # a type of blocks goes by its own name
         self._source_name = stored if stored in BLOCK_TYPES else weight.scheme or "quantized"
         self._whole, self._dtype = plan.whole, numpy_dtype(decode.format)
         self.nbytes = sum(tensors[name].nbytes for name in parts)
