@@ -1123,12 +1123,19 @@ def block_types() -> tuple[tuple[str, int, int, int, int], ...]:
     of a block begins.
     """
 
-def encode_block_type(x: NDArray[Any], blocks: NDArray[Any], name: str) -> int | None:
-    """Quantize float32 to blocks of a type, as the reference functions of llama.cpp do.
+def encode_block_type(
+    x: NDArray[Any],
+    blocks: NDArray[Any],
+    name: str,
+    importance: NDArray[np.float32] | None = None,
+    best: bool = False,
+) -> int | None:
+    """Quantize float32 to blocks of a type, as the functions of llama.cpp do.
 
     `x` is (..., columns), finite, in whole blocks; `blocks` of uint8 has the bytes of as many
-    blocks; both are in C order. Returns the first block whose scale or minimum no float16 holds;
-    None if all are held.
+    blocks; both are in C order. `importance` has a number for each column, which weights errors.
+    With `best`, no block has a larger weighted error than llama.cpp's. Returns the first block
+    whose scale or minimum no float16 holds; None if all are held.
     """
 
 def decode_block_type(blocks: NDArray[Any], out: NDArray[Any], name: str) -> None:

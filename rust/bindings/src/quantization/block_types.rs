@@ -1,7 +1,7 @@
 //! Blocks of bytes of llama.cpp: dense numpy arrays that the caller has made, to the core.
 
 use castwise_core::format::Format;
-use castwise_core::quantization::{self as core, BLOCK_TYPES, BlockType};
+use castwise_core::quantization::{self as core, BLOCK_TYPES, BlockRequest, BlockType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -29,18 +29,26 @@ pub(crate) fn block_types(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
 }
 
 /// Quantize float32 to blocks of a type; return the first block with NaN or a scale that no float16 holds, or None.
+///
+/// `importance` has a float32 number for each column of a matrix, which weights the errors of its elements.
 #[pyfunction]
+#[pyo3(signature = (x, blocks, name, importance = None, best = false))]
 pub(crate) fn encode_block_type(
     x: &Bound<'_, PyAny>,
     blocks: &Bound<'_, PyAny>,
     name: &str,
+    importance: Option<&Bound<'_, PyAny>>,
+    best: bool,
 ) -> PyResult<Option<usize>> {
     let (row, count, source, target) = operands(x, blocks, name, true)?;
+    let columns = Array::of_numpy("x", x)?.shape().last().copied().unwrap_or(0);
+    let numbers = importance.map(|numbers| numbers_of_columns(numbers, columns)).transpose()?;
     let call = move || {
         let (x, blocks) = (source.get(), target.get());
         // SAFETY: numpy vouched for memory of so many dense blocks, which `operands` counted, and which are apart; the
         // target is writeable.
-        unsafe { core::encode_block_type(row, x.cast(), blocks, count) }
+        let request = BlockRequest { columns, importance: numbers.as_deref(), is_best: best };
+        unsafe { core::encode_block_type(row, x.cast(), blocks, count, &request) }
     };
     Ok(release(blocks.py(), count * row.elements * 4, call))
 }
@@ -60,6 +68,28 @@ pub(crate) fn decode_block_type(
     };
     release(out.py(), count * row.elements * 4, call);
     Ok(())
+}
+
+/// Copies numbers of the columns of a matrix.
+fn numbers_of_columns(numbers: &Bound<'_, PyAny>, columns: usize) -> PyResult<Vec<f32>> {
+    let array = Array::of_numpy("importance", numbers)?;
+    let fits = array.format == Format::FLOAT32
+        && !array.swapped
+        && array.is_in_order(Order::C)
+        && array.shape() == [columns];
+    if !fits {
+        return Err(PyValueError::new_err(format!(
+            "importance of shape {} does not fit; give float32 in C order, one for each of {columns} columns.",
+            shown(array.shape()),
+        )));
+    }
+    let mut copy = vec![0f32; columns];
+    // SAFETY: numpy vouched for memory of so many dense float32; the copy is as long.
+    unsafe {
+        let source = array.pointer().cast_const();
+        source.copy_to_nonoverlapping(copy.as_mut_ptr().cast(), size_of_val(&copy[..]));
+    }
+    Ok(copy)
 }
 
 /// Checks elements and blocks, of which one is written; returns how many blocks there are, and where both begin.

@@ -34,7 +34,9 @@ mod swizzle;
 mod transposed;
 mod work;
 
-pub use block_types::{BLOCK_TYPES, BlockType, decode_block_type, encode_block_type, find_block_type};
+pub use block_types::{
+    BLOCK_TYPES, BlockRequest, BlockType, decode_block_type, encode_block_type, find_block_type,
+};
 pub use codes::{Direction, repack};
 pub use decode::{BlockDecoder, Decoding, GlobalUse, Meaning, decode};
 pub use element::Element;

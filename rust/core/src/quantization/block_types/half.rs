@@ -32,6 +32,24 @@ pub(super) fn write(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&(sign | bits as u16).to_le_bytes());
 }
 
+/// Returns the nearest float16.
+#[inline(always)]
+pub(super) fn round(value: f32) -> f32 {
+    let mut bytes = [0; 2];
+    write(&mut bytes, 0, value);
+    read(&bytes, 0)
+}
+
+/// Returns the float16 that is some steps farther from zero, or nearer to it.
+#[inline(always)]
+pub(super) fn step(value: f32, steps: i16) -> f32 {
+    let mut bytes = [0; 2];
+    write(&mut bytes, 0, value);
+    let bits = u16::from_le_bytes(bytes);
+    let magnitude = (bits & 0x7fff).saturating_add_signed(steps);
+    read(&(bits & 0x8000 | magnitude.min(0x7bff)).to_le_bytes(), 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{read, write};

@@ -1,7 +1,8 @@
 //! The searches for the scales of parts of a block, for eight parts side by side.
 //!
 //! Each lane is a part, whose elements are added up in their order; so lanes are what llama.cpp computes for one part at a
-//! time, in `ggml/src/ggml-quants.c`: `make_qkx2_quants`, `make_qx_quants` and `make_q3_quants`.
+//! time, in `ggml/src/ggml-quants.c`: `make_qkx2_quants`, `make_qx_quants` and `make_q3_quants`; and where elements have an
+//! importance, `make_qkx3_quants`, `make_qx_quants` and `make_qp_quants`.
 
 /// Parts that are searched at a time.
 pub(super) const LANES: usize = 8;
@@ -19,7 +20,7 @@ pub(super) type Columns = [Lanes; MOST];
 const ZERO: Lanes = [0.0; LANES];
 
 #[inline(always)]
-fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
+pub(super) fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
     let mut result = ZERO;
     for (lane, result) in result.iter_mut().enumerate() {
         *result = value(lane);
@@ -36,7 +37,7 @@ pub(super) fn nearest(value: f32) -> i32 {
 
 /// Returns the code nearest to a number of steps.
 #[inline(always)]
-fn nearest_code(value: f32, least: f32, most: f32) -> f32 {
+pub(super) fn nearest_code(value: f32, least: f32, most: f32) -> f32 {
     // Compared as floats, for which every x86-64 has instructions.
     let code = nearest(value) as f32;
     let code = if code > least { code } else { least };
@@ -50,8 +51,9 @@ pub(super) struct Affine {
     pub(super) bits: u32,
     /// Elements of a part.
     pub(super) length: usize,
-    /// How many more codes than there are the range is divided by at first; each step is a tenth more.
+    /// How many more codes than there are the range is divided by at first; each step is `delta` more.
     pub(super) first: f32,
+    pub(super) delta: f32,
     pub(super) steps: i32,
     /// Errors are weighted by magnitudes and not squared; else by magnitudes and their root mean square.
     pub(super) is_absolute: bool,
@@ -65,9 +67,15 @@ pub(super) struct Found {
 }
 
 impl Affine {
+    /// The search where elements have an importance, which is part of the weights of their errors.
+    pub(super) const fn weighted(bits: u32, length: usize) -> Self {
+        Self { bits, length, first: -0.9, delta: 0.05, steps: 36, is_absolute: false }
+    }
+
+    /// Returns the weights of errors of elements without an importance.
     // Here and below: called twice or more, and as quick when not inlined.
     #[inline(never)]
-    fn weights(&self, x: &Columns) -> Columns {
+    pub(super) fn weights(&self, x: &Columns) -> Columns {
         let mut weights = [ZERO; MOST];
         let mut means = ZERO;
         if !self.is_absolute {
@@ -85,13 +93,7 @@ impl Affine {
 
     /// Returns the sum of weighted errors of codes.
     #[inline(never)]
-    fn error(
-        &self,
-        (x, weights): (&[Lanes], &[Lanes]),
-        codes: &[Lanes],
-        scales: Lanes,
-        minima: Lanes,
-    ) -> Lanes {
+    fn error(&self, (x, weights): Weighted<'_>, codes: &[Lanes], scales: Lanes, minima: Lanes) -> Lanes {
         let mut sum = ZERO;
         for ((x, weights), codes) in x.iter().zip(weights).zip(codes) {
             sum = lanes(|lane| {
@@ -105,10 +107,9 @@ impl Affine {
 
     /// Finds scales and minima: for some divisions of the range the codes, and the scale and the minimum of least squares
     /// for these codes.
-    pub(super) fn search(&self, columns: &Columns) -> Found {
+    pub(super) fn search(&self, columns: &Columns, weights: &Columns) -> Found {
         let top = ((1 << self.bits) - 1) as f32;
-        let all_weights = self.weights(columns);
-        let (x, weights) = (&columns[..self.length], &all_weights[..self.length]);
+        let (x, weights) = (&columns[..self.length], &weights[..self.length]);
         let (mut least, mut most, mut sum_w) = (x[0], x[0], weights[0]);
         let mut sum_x = lanes(|lane| sum_w[lane] * x[0][lane]);
         for (x, w) in x.iter().zip(weights).skip(1) {
@@ -129,7 +130,7 @@ impl Affine {
         for step in -1..=self.steps {
             let is_first = step < 0;
             if !is_first {
-                let range = self.first + 0.1 * step as f32 + top;
+                let range = self.first + self.delta * step as f32 + top;
                 divisors = lanes(|lane| range / (most[lane] - minima[lane]));
             }
             let (mut sum_l, mut sum_l2, mut sum_xl) = (ZERO, ZERO, ZERO);
@@ -181,29 +182,39 @@ impl Affine {
     }
 }
 
-/// A search for scales of codes around zero, of three bits or of six, in parts of 16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Symmetric {
-    Three,
-    Six,
+/// A search for scales of codes around zero.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Symmetric {
+    /// Half of the number of codes.
+    pub(super) half: f32,
+    /// Elements of a part.
+    pub(super) length: usize,
+    /// Codes are changed one by one; else the range is divided in some ways.
+    pub(super) refines: bool,
 }
 
 impl Symmetric {
-    pub(super) const LENGTH: usize = 16;
+    /// Returns the weights of errors of elements without an importance.
+    #[inline(never)]
+    pub(super) fn weights(&self, x: &Columns) -> Columns {
+        let mut weights = [ZERO; MOST];
+        for (weights, x) in weights.iter_mut().zip(&x[..self.length]) {
+            *weights = lanes(|lane| x[lane] * x[lane]);
+        }
+        weights
+    }
 
     /// Finds scales; the least code becomes 0.
-    pub(super) fn search(self, columns: &Columns) -> Found {
-        let x = &columns[..Self::LENGTH];
+    pub(super) fn search(&self, columns: &Columns, weights: &Columns) -> Found {
+        let (x, weights) = (&columns[..self.length], &weights[..self.length]);
         let (mut amax, mut extreme) = (ZERO, ZERO);
         for x in x {
             extreme = lanes(|lane| if x[lane].abs() > amax[lane] { x[lane] } else { extreme[lane] });
             amax = lanes(|lane| if x[lane].abs() > amax[lane] { x[lane].abs() } else { amax[lane] });
         }
-        let (half, mut codes) = (if self == Self::Three { 4.0 } else { 32.0 }, [ZERO; MOST]);
-        let mut scales = match self {
-            Self::Three => refine(x, &mut codes, extreme, half),
-            Self::Six => divide(x, &mut codes, extreme, half),
-        };
+        let (half, mut codes) = (self.half, [ZERO; MOST]);
+        let search = if self.refines { refine } else { divide };
+        let mut scales = search((x, weights), &mut codes, extreme, half);
         for codes in &mut codes {
             *codes = lanes(|lane| codes[lane] + half);
         }
@@ -217,13 +228,15 @@ impl Symmetric {
     }
 }
 
+/// Elements, and the weights of their errors.
+type Weighted<'a> = (&'a [Lanes], &'a [Lanes]);
+
 /// Makes codes, and returns the sums of weighted products with elements, and of weighted squares.
 #[inline(never)]
-fn sums(x: &[Lanes], codes: &mut Columns, divisors: Lanes, half: f32) -> (Lanes, Lanes) {
+fn sums((x, weights): Weighted<'_>, codes: &mut Columns, divisors: Lanes, half: f32) -> (Lanes, Lanes) {
     let (mut sum_lx, mut sum_l2) = (ZERO, ZERO);
-    for (x, codes) in x.iter().zip(codes) {
+    for ((x, weights), codes) in x.iter().zip(weights).zip(codes) {
         let code = lanes(|lane| nearest_code(divisors[lane] * x[lane], -half, half - 1.0));
-        let weights = lanes(|lane| x[lane] * x[lane]);
         sum_lx = lanes(|lane| sum_lx[lane] + weights[lane] * x[lane] * code[lane]);
         sum_l2 = lanes(|lane| sum_l2[lane] + weights[lane] * code[lane] * code[lane]);
         *codes = code;
@@ -232,7 +245,7 @@ fn sums(x: &[Lanes], codes: &mut Columns, divisors: Lanes, half: f32) -> (Lanes,
 }
 
 /// Takes the best of 19 divisions of the range, that without a change first, and makes its codes.
-fn divide(x: &[Lanes], codes: &mut Columns, extreme: Lanes, half: f32) -> Lanes {
+fn divide(x: Weighted<'_>, codes: &mut Columns, extreme: Lanes, half: f32) -> Lanes {
     let (mut best, mut scales, mut most) = (ZERO, ZERO, ZERO);
     for step in [0].into_iter().chain(-9..=-1).chain(1..=9) {
         let range = half + 0.1 * step as f32;
@@ -252,13 +265,12 @@ fn divide(x: &[Lanes], codes: &mut Columns, extreme: Lanes, half: f32) -> Lanes 
 }
 
 /// Changes codes one by one, as long as that lowers the error, at most five times each.
-fn refine(x: &[Lanes], codes: &mut Columns, extreme: Lanes, half: f32) -> Lanes {
+fn refine((x, weights): Weighted<'_>, codes: &mut Columns, extreme: Lanes, half: f32) -> Lanes {
     let divisors = lanes(|lane| -half / extreme[lane]);
-    let (mut sum_lx, mut sum_l2) = sums(x, codes, divisors, half);
+    let (mut sum_lx, mut sum_l2) = sums((x, weights), codes, divisors, half);
     for _ in 0..5 {
         let mut changes = ZERO;
-        for (x, codes) in x.iter().zip(codes.iter_mut()) {
-            let weights = lanes(|lane| x[lane] * x[lane]);
+        for ((x, weights), codes) in x.iter().zip(weights).zip(codes.iter_mut()) {
             let products = lanes(|lane| weights[lane] * x[lane]);
             let lx = lanes(|lane| sum_lx[lane] - products[lane] * codes[lane]);
             let l2 = lanes(|lane| sum_l2[lane] - weights[lane] * codes[lane] * codes[lane]);
@@ -283,4 +295,61 @@ fn refine(x: &[Lanes], codes: &mut Columns, extreme: Lanes, half: f32) -> Lanes 
         }
     }
     lanes(|lane| if sum_l2[lane] > 0.0 { sum_lx[lane] / sum_l2[lane] } else { 0.0 })
+}
+
+/// Finds one scale of some numbers that are not negative, of parts with weights, and their codes up to `top`.
+///
+/// Codes are bytes, which negative numbers wrap.
+pub(super) fn scale_of_scales(x: &[f32], weights: &[f32], codes: &mut [u8], top: i32) -> f32 {
+    codes.fill(0);
+    let most = x.iter().fold(0f32, |most, &x| if x > most { x } else { most });
+    if most < LEAST {
+        return 0.0;
+    }
+    let rows = || x.iter().zip(weights);
+    let error = |scale: f32, code_of: &dyn Fn(f32) -> i32| {
+        rows().fold(0f32, |sum, (&x, weight)| {
+            let difference = x - scale * code_of(x) as f32;
+            sum + weight * difference * difference
+        })
+    };
+    let mut divisor = top as f32 / most;
+    let mut least = error(1.0 / divisor, &|x| i32::from(nearest(divisor * x) as u8));
+    for step in (-4..=-1).chain(1..=4) {
+        let other = (0.1 * step as f32 + top as f32) / most;
+        let error = error(1.0 / other, &|x| nearest(other * x).min(top));
+        if error < least {
+            (least, divisor) = (error, other);
+        }
+    }
+    let (mut sum_lx, mut sum_l2) = (0f32, 0f32);
+    for ((x, weight), code) in rows().zip(codes.iter_mut()) {
+        let number = nearest(divisor * x).min(top);
+        sum_lx += weight * x * number as f32;
+        sum_l2 += weight * number as f32 * number as f32;
+        *code = number as u8;
+    }
+    for _ in 0..5 {
+        let mut has_changed = false;
+        for ((x, weight), code) in rows().zip(codes.iter_mut()) {
+            let old = f32::from(*code);
+            let (mut lx, mut l2) = (sum_lx - weight * x * old, sum_l2 - weight * old * old);
+            if !(lx > 0.0 && l2 > 0.0) {
+                continue;
+            }
+            let number = nearest(x * l2 / lx).min(top);
+            if number == i32::from(*code) {
+                continue;
+            }
+            lx += weight * x * number as f32;
+            l2 += weight * number as f32 * number as f32;
+            if lx * lx * sum_l2 > sum_lx * sum_lx * l2 {
+                (*code, sum_lx, sum_l2, has_changed) = (number as u8, lx, l2, true);
+            }
+        }
+        if !has_changed {
+            break;
+        }
+    }
+    if sum_l2 > 0.0 { sum_lx / sum_l2 } else { 0.0 }
 }

@@ -2,6 +2,8 @@
 
 use super::half;
 use super::layout::{BlockType, MOST_PARTS, Parts, Rule};
+use super::search::{Affine, Symmetric};
+use super::weights::{columns, importance_weights, take_codes};
 
 /// Elements of a block.
 pub(super) const ELEMENTS: usize = 32;
@@ -47,10 +49,13 @@ fn range(elements: &[f32; ELEMENTS]) -> (f32, f32) {
     (least[0], most[0])
 }
 
-/// Stores codes of four bits or five. None is above 2**bits: the largest quotient has an error of some units in the last
+/// Stores codes. None of four bits or five is above 2**bits: the largest quotient has an error of some units in the last
 /// place.
 #[inline(always)]
-fn store(row: &BlockType, codes: [u8; ELEMENTS], block: &mut [u8]) {
+pub(super) fn store(row: &BlockType, codes: [u8; ELEMENTS], block: &mut [u8]) {
+    if row.bits == 8 {
+        return block[row.codes[0].offset..].copy_from_slice(&codes);
+    }
     let codes = codes.map(|code| code.min((1 << row.bits) - 1));
     let (first, second) = codes.split_at(ELEMENTS / 2);
     let place = row.codes[0].offset;
@@ -111,8 +116,35 @@ pub(super) fn encode_by_magnitude(row: &BlockType, elements: &[f32; ELEMENTS], b
     let scale = amax / ((1 << (row.bits - 1)) - 1) as f32;
     let inverse = reciprocal(scale);
     half::write(block, row.scale, scale);
-    let codes = elements.map(|element| truncate(round(element * inverse)));
-    block[row.codes[0].offset..].copy_from_slice(&codes);
+    store(row, elements.map(|element| truncate(round(element * inverse))), block);
+}
+
+/// Encodes up to eight blocks of a row whose elements have an importance; `square` is the mean square of the row, if
+/// magnitudes weight errors, too.
+pub(super) fn encode_weighted(
+    row: &BlockType,
+    elements: &[f32],
+    importance: &[f32],
+    square: Option<f32>,
+    blocks: &mut [u8],
+) {
+    let x = columns(elements, ELEMENTS);
+    let weights = importance_weights(&x, &columns(importance, ELEMENTS), square);
+    let found = if row.minimum.is_some() {
+        Affine::weighted(row.bits, ELEMENTS).search(&x, &weights)
+    } else {
+        let half = (1 << (row.bits - 1)) as f32;
+        Symmetric { half, length: ELEMENTS, refines: false }.search(&x, &weights)
+    };
+    for (lane, block) in blocks.chunks_exact_mut(row.bytes).enumerate() {
+        let mut codes = [0; ELEMENTS];
+        take_codes(&found, lane, &mut codes);
+        half::write(block, row.scale, found.scales[lane]);
+        if let Some(place) = row.minimum {
+            half::write(block, place, -found.minima[lane]);
+        }
+        store(row, codes, block);
+    }
 }
 
 pub(super) fn parts(row: &BlockType, block: &[u8]) -> Parts {
