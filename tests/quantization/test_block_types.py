@@ -81,12 +81,23 @@ def cases() -> dict[str, Array]:
 
 
 CASES = cases()
+OF_IMPORTANCE = ", importance"  # ends the names of types in the record
 
 
-def encode(x: Array, name: str) -> Array:
+def importances() -> Array:
+    """Return numbers of columns, 0 of a block and more; squares, exactly."""
+    numbers = np.random.default_rng(5).integers(0, 1 << 11, COLUMNS) ** 2 / 1024
+    numbers[:300] = 0
+    return numbers.astype(np.float32)
+
+
+IMPORTANCE = importances()
+
+
+def encode(x: Array, name: str, importance: Array | None = None, *, best: bool = False) -> Array:
     _, elements, size = BLOCK_TYPES[name]
     blocks = np.empty((*x.shape[:-1], x.shape[-1] // elements, size), np.uint8)
-    assert encode_block_type(x, blocks, name) is None
+    assert encode_block_type(x, blocks, name, importance, best) is None
     return blocks
 
 
@@ -99,16 +110,19 @@ def record() -> dict[str, dict[str, str]]:
     return rows
 
 
+@pytest.mark.parametrize("importance", [None, IMPORTANCE], ids=["plain", "importance"])
 @pytest.mark.parametrize("name", TYPES)
-def test_blocks_are_those_of_llama(name: str) -> None:
-    assert {case: digest(encode(x, name)) for case, x in CASES.items()} == record()[name]
+def test_blocks_are_those_of_llama(name: str, importance: Array | None) -> None:
+    digests = {case: digest(encode(x, name, importance)) for case, x in CASES.items()}
+    assert digests == record()[name if importance is None else name + OF_IMPORTANCE]
 
 
+@pytest.mark.parametrize("importance", [None, IMPORTANCE], ids=["plain", "importance"])
 @pytest.mark.parametrize("name", TYPES)
 def test_the_record_is_what_llama_makes(
-    name: str, framework: Framework, request: pytest.FixtureRequest
+    name: str, importance: Array | None, framework: Framework, request: pytest.FixtureRequest
 ) -> None:
-    """By `ggml_quantize_chunk`, without an importance matrix."""
+    """By `ggml_quantize_chunk`, without an importance matrix and with one."""
     folder = Path(str(framework("xllamacpp").__file__)).parent
     (path,) = folder.glob("xllamacpp*.so")
     quantize = ctypes.CDLL(str(path)).ggml_quantize_chunk
@@ -119,12 +133,54 @@ def test_the_record_is_what_llama_makes(
     digests = {}
     for case, x in CASES.items():
         blocks = np.zeros((len(x), COLUMNS // elements, size), np.uint8)
-        quantize(kind, x.ctypes.data, blocks.ctypes.data, 0, *x.shape, None)
+        numbers = None if importance is None else importance.ctypes.data
+        quantize(kind, x.ctypes.data, blocks.ctypes.data, 0, *x.shape, numbers)
         digests[case] = digest(blocks)
+    name = name if importance is None else name + OF_IMPORTANCE
     if request.config.getoption("record"):
         rows = (record() if RECORD.exists() else {}) | {name: digests}
         RECORD.write_text(json.dumps(rows, indent=1) + "\n")
     assert record()[name] == digests
+
+
+def losses(x: Array, name: str, blocks: Array, importance: Array | None) -> Array:
+    """Return the sum of weighted squared errors of each block."""
+    values = np.empty_like(x)
+    decode_block_type(blocks, values, name)
+    errors = (x.astype(np.float64) - values) ** 2
+    if importance is not None:
+        errors *= importance
+    sums: Array = errors.reshape(*blocks.shape[:-1], -1).sum(-1)
+    return sums
+
+
+@pytest.mark.parametrize("importance", [None, IMPORTANCE], ids=["plain", "importance"])
+@pytest.mark.parametrize("name", TYPES)
+def test_no_best_block_loses_more_than_that_of_llama(name: str, importance: Array | None) -> None:
+    for case, x in CASES.items():
+        best = losses(x, name, encode(x, name, importance, best=True), importance)
+        for numbers in (None, importance):
+            other = losses(x, name, encode(x, name, numbers), importance)
+            assert (best <= other * (1 + 1e-12)).all(), case
+            if case == "normal":
+                assert 10 * np.log10(other.sum() / best.sum()) > 0.05
+
+
+@pytest.mark.parametrize(("name", "half"), [("Q4_0", 8), ("Q5_0", 16)])
+def test_one_scale_is_the_best_of_all(name: str, half: int) -> None:
+    """Of all float16 of both signs around that of the largest magnitude, within 0.001 dB."""
+    rng = np.random.default_rng(11)
+    x = np.concatenate([bell(rng, (24, 32)), rng.standard_t(3, (24, 32)).astype(np.float32)])
+    magnitudes = np.arange(1, 0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    least = []
+    for elements in x.astype(np.float64):
+        step = np.abs(elements).max() / half
+        scales = magnitudes[(magnitudes > step / 4) & (magnitudes < step * 4)]
+        scales = np.concatenate([scales, -scales])[:, None]
+        codes = np.clip(np.rint(elements / scales), -half, half - 1)
+        least.append(((codes * scales - elements) ** 2).sum(1).min())
+    found = losses(x, name, encode(x, name, best=True), None).sum()
+    assert 0 <= 10 * np.log10(found / np.sum(least)) < 0.001
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -197,6 +253,9 @@ def test_operands_that_do_not_fit_are_refused() -> None:
         decode_block_type(blocks, x[:, ::2], "Q4_K")
     with pytest.raises(ValueError, match=r'type="Q9_K" is not valid; use one of "Q4_0"'):
         encode_block_type(x, blocks, "Q9_K")
+    for numbers in (np.ones(255, np.float32), np.ones(256), np.ones((1, 256), np.float32)):
+        with pytest.raises(ValueError, match=r"importance of shape .* one for each of 256 columns"):
+            encode_block_type(x, blocks, "Q4_K", numbers)
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -248,7 +307,11 @@ def test_the_scale_is_a_view_of_its_blocks() -> None:
         ({"scale_rule": "even"}, "scale_rule='even' is not valid for q4_k"),
         ({"symmetric": False}, "symmetric=False is not valid for q4_k"),
         ({"nonfinite": "nan"}, "nonfinite='nan' is not valid for q4_k"),
-        ({"importance": np.ones(1024, np.float32)}, "^importance is not valid for q4_k"),
+        ({"scales": "four_over_six"}, "scales='four_over_six' is not valid for q4_k"),
+        ({"importance": np.ones(512, np.float32)}, r"has shape \(512,\); give .* \(1024,\)"),
+        ({"importance": np.zeros(1024)}, "^importance has only zeros"),
+        ({"importance": np.r_[1.0, np.nan, np.ones(1022)]}, r"^importance\[1\] is nan, by which"),
+        ({"importance": np.r_[1.0, -2.0, np.ones(1022)]}, r"^importance\[1\] is -2\.0, by which"),
         ({"axis": 2}, "axis"),
         ({"threads": -1}, "^threads=-1 is not valid; use an int of 1 or more"),
         ({"seed": -1}, "seed=-1 is not valid; use an int from 0"),
@@ -259,6 +322,28 @@ def test_options_that_blocks_do_not_have_are_refused(options: Any, message: str)
         quantize(CASES["normal"], "q4_k", **options)
     accepted = quantize(CASES["normal"], "q4_k", recipe="gguf", block=256)
     assert accepted.data.tobytes() == encode(CASES["normal"], "Q4_K").tobytes()
+
+
+@pytest.mark.parametrize("scales", ["amax", "best"])
+def test_importance_is_of_the_columns_of_each_matrix(scales: Any) -> None:
+    x = CASES["normal"].reshape(2, 12, COLUMNS)
+    numbers = np.stack([IMPORTANCE, IMPORTANCE[::-1] + 1])
+    q = quantize(x, "q4_k", importance=numbers, scales=scales)
+    for index in range(2):
+        alone = encode(
+            x[index], "Q4_K", np.ascontiguousarray(numbers[index]), best=scales == "best"
+        )
+        assert q.data[index].tobytes() == alone.tobytes()
+    one = quantize(x, "q4_k", importance=IMPORTANCE, scales=scales)
+    turned = quantize(x.transpose(0, 2, 1), "q4_k", importance=IMPORTANCE, scales=scales, axis=1)
+    assert one.data.tobytes() == turned.data.tobytes()
+    assert one.data.tobytes() == encode(x, "Q4_K", IMPORTANCE, best=scales == "best").tobytes()
+    wrong = x.copy()
+    wrong[1, 2, 300] = 2.0**60
+    with pytest.raises(ValueError, match=r"the scale of block 1 of row 14, whose"):
+        quantize(wrong, "q4_k", importance=numbers, scales=scales)
+    with pytest.raises(ValueError, match=r"not valid for q8_0, .* or add scales='best'"):
+        quantize(x, "q8_0", importance=IMPORTANCE)
 
 
 def test_arrays_that_are_no_blocks_are_refused() -> None:
@@ -333,7 +418,9 @@ def test_names_in_capitals_are_those_in_small_letters() -> None:
 @pytest.mark.parametrize("bits", ENVIRONMENTS.values(), ids=[*ENVIRONMENTS])
 def test_the_environment_of_the_caller_does_not_matter(bits: int) -> None:
     x = CASES["small parts"]
-    with mxcsr(bits):
-        blocks = [encode(x, name) for name in TYPES]
-    for name, changed in zip(TYPES, blocks, strict=True):
-        assert digest(changed) == digest(encode(x, name))
+    ways: list[tuple[Array | None, bool]] = [(None, False), (IMPORTANCE, False), (IMPORTANCE, True)]
+    for importance, best in ways:
+        with mxcsr(bits):
+            blocks = [encode(x, name, importance, best=best) for name in TYPES]
+        for name, changed in zip(TYPES, blocks, strict=True):
+            assert digest(changed) == digest(encode(x, name, importance, best=best))

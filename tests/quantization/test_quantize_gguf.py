@@ -22,6 +22,7 @@ from castwise.quantization.producers.block_types import (
     decode_type,
     encode_type,
 )
+from imatrix import write_sums
 from numpy.typing import NDArray
 from producer_models.gguf import header, text
 from whole_models import dense, of_experts
@@ -255,7 +256,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     )
     assert "inputs" in refusal(source, out, scheme="q4_k", inputs="dynamic")
     assert "is not one of q4_k; use 1x256" in refusal(source, out, scheme="q4_k", block=64)
-    assert "which has no choice of scales" in refusal(source, out, scheme="q4_k", scales="best")
+    assert "which has no choice of scales" in refusal(
+        source, out, scheme="q4_k", scales="four_over_six"
+    )
     checkpoint.quantize_file(source, out, "q4_k")
     assert "it is quantized already" in refusal(out, tmp_path / "again.gguf", scheme="q8_0")
     assert "'iq4_xs' is a quantization of GGUF files" in refusal(
@@ -336,6 +339,102 @@ def back_as_decoded(plain: dict[str, Array], back: Path, scheme: str, names: lis
         values = array.astype(np.float32)
         if name in names:
             values = decode_type(encode_type(array, scheme.upper()), scheme.upper())
+        np.testing.assert_array_equal(found[name].astype(np.float32), values, err_msg=name)
+
+
+NUMBERS = {
+    "blk.0.attn_q.weight": (1, 2 * WIDTH),
+    "blk.0.ffn_gate_exps.weight": (2, WIDTH),
+    "output.weight": (1, WIDTH),
+}
+COUNTS = [3, 0]  # of the experts' inputs
+
+
+def channel_numbers() -> dict[str, Array]:
+    rng = np.random.default_rng(7)
+    return {
+        name: np.exp(2 * rng.standard_normal(shape)).astype(np.float32)
+        for name, shape in NUMBERS.items()
+    }
+
+
+def sums_file(path: Path, numbers: dict[str, Array], framework: Framework) -> Path:
+    """Write sums of squares, of experts by their counts."""
+    sums = {}
+    for name, rows in numbers.items():
+        counts = np.float32(COUNTS if len(rows) > 1 else [5])[:, None]
+        sums |= {f"{name}.in_sum2": rows * counts, f"{name}.counts": counts}
+    return write_sums(framework("gguf"), path, sums)
+
+
+def weighted_bytes(name: str, array: Array, numbers: dict[str, Array], **options: Any) -> bytes:
+    """Return blocks as llama-quantize makes them: channels that were not counted count 1."""
+    kind, found = options.pop("kind"), []
+    for index, matrix in enumerate(array.reshape(-1, *array.shape[-2:])):
+        row = None
+        if name in numbers:
+            rows = numbers[name]
+            counts = np.float32(COUNTS if len(rows) > 1 else [5])
+            is_counted = counts[index] > 0
+            row = rows[index] * counts[index] / counts[index] if is_counted else rows[index] * 0 + 1
+        found.append(encode_type(matrix, kind, importance=row, **options).tobytes())
+    return b"".join(found)
+
+
+@pytest.mark.parametrize("scales", ["amax", "best"])
+@pytest.mark.parametrize("scheme", ["q4_0", "q5_1", "q2_k", "q3_k", "q4_k_m"])
+def test_importance_weights_blocks(
+    tmp_path: Path, scheme: str, scales: Any, framework: Framework
+) -> None:
+    """Of each expert by its row, also where no input of one was counted; threads do not matter."""
+    tensors, numbers = weights(), channel_numbers()
+    source = plain_file(tmp_path / "model.gguf", tensors)
+    path = sums_file(tmp_path / "i.gguf", numbers, framework)
+    for threads in (1, 3):
+        out = tmp_path / f"{threads}.gguf"
+        summary = checkpoint.quantize_file(
+            source, out, scheme, importance=path, scales=scales, threads=threads
+        )
+    assert out.read_bytes() == (tmp_path / "1.gguf").read_bytes()
+    found, types = tensor_bytes(out), types_of(out)
+    for name, array in tensors.items():
+        if types[name] in BLOCK_TYPES:
+            options = {"kind": types[name], "scales": scales}
+            assert found[name] == weighted_bytes(name, array, numbers, **options), name
+    is_mix = scheme == "q4_k_m"
+    assert summary.importance is not None
+    missing = {"blk.1.ffn_down.weight", *(TABLES[:1] if is_mix else ())}
+    # Of q6_k and q8_0, llama.cpp searches the scales of the former alone.
+    assert {*summary.importance.unweighted} == missing | {"blk.0.ffn_gate_exps.weight"}
+    assert summary.importance.unused == ([] if is_mix else ["output.weight"])
+    row = next(row for row in summary.rows if row.name == "blk.0.attn_q.weight").to_dict()
+    assert row["weighted_sqnr_db"] > 5
+    assert checkpoint.verify(
+        source, out, dtype_map={"default": scheme}, importance=path, scales=scales
+    ).equal
+    assert not checkpoint.verify(source, out, dtype_map={"default": scheme}).equal
+
+
+def test_a_folder_becomes_a_file_by_importance(tmp_path: Path, framework: Framework) -> None:
+    """With the blocks of the file that its plain weights become."""
+    framework("gguf")
+    source, out, back = tmp_path / "model", tmp_path / "out.gguf", tmp_path / "back"
+    dense(source, {})
+    plain = checkpoint.load(source)
+    rng = np.random.default_rng(7)
+    numbers = {
+        name: np.exp(rng.standard_normal(array.shape[1])).astype(np.float32)
+        for name, array in plain.items()
+        if name.endswith("_proj.weight")
+    }
+    np.savez(tmp_path / "numbers.npz", **numbers)
+    summary = checkpoint.quantize_file(source, out, "q4_1", importance=tmp_path / "numbers.npz")
+    assert summary.importance is not None
+    assert (summary.importance.weighted, summary.importance.unused) == (len(numbers), [])
+    checkpoint.dequantize_file(out, back, "float32")
+    found = checkpoint.load(back)
+    for name, row in numbers.items():
+        values = decode_type(encode_type(plain[name], "Q4_1", importance=row), "Q4_1")
         np.testing.assert_array_equal(found[name].astype(np.float32), values, err_msg=name)
 
 

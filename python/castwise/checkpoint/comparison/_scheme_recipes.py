@@ -140,7 +140,8 @@ class SchemeRecipe:
         """
         if self.is_of_blocks:
             flat = matrix.reshape(-1, matrix.shape[-1])
-            values = decode_type(encode_type(flat, self.scheme.upper()), self.scheme.upper())
+            kind = self.scheme.upper()
+            values = decode_type(encode_type(flat, kind, scales=self.scales), kind)
             return cast(values, numpy_dtype(to)).reshape(matrix.shape)
         rows = matrix
         if self.late is not None:  # its rows are whole blocks, of one matrix or several

@@ -235,6 +235,7 @@ class SearchedWeight:
     info: TensorInfo
     channels: int  # of its inputs
     experts: int  # 1 for a single matrix
+    has_ones: bool = False  # whether channels count 1 where no inputs were counted
 
     @property
     def name(self) -> str:
@@ -294,7 +295,7 @@ class ImportanceMatch:
             numbers_text = ", ".join(map(str, uncounted))
             which = "it" if weight.experts == 1 else f"its experts {numbers_text}"
             self._unweighted[weight.name] = f"{_UNCOUNTED} {which}"
-        if len(uncounted) == weight.experts:
+        if len(uncounted) == weight.experts and not weight.has_ones:
             return None
         self._count += 1
         return numbers

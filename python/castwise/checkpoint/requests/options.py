@@ -598,26 +598,27 @@ class Quantize(Request):
         default="amax",
         comment="Which scale each block gets: {choices}. The producer's tools compute it from the "
         'largest magnitude ("amax"). With "best" it is the stored one of least squared error, of '
-        "nvfp4, MX and, by some recipes, integers; the largest magnitude becomes 6 or 4, whichever "
-        'loses less, with "four_over_six", of nvfp4. Other schemes of a map keep "amax".',
+        "nvfp4, MX and, by some recipes, integers, or what a search finds for types of llama.cpp; "
+        'the largest magnitude becomes 6 or 4, whichever loses less, with "four_over_six", of '
+        'nvfp4. Other schemes of a map keep "amax".',
         choices=Scales,
         help="which scale each block gets: that of its largest magnitude (amax, the default), "
-        "that of least squared error, of nvfp4, MX and integers (best), or the better one of two, "
-        "of nvfp4 (four_over_six); other schemes of a --map keep amax",
+        "that of least squared error, of nvfp4, MX, integers and llama.cpp's types (best), or the "
+        "better one of two, of nvfp4 (four_over_six); other schemes of a --map keep amax",
     )
     importance: PathArgument | None = option(
         default=None,
         comment="A file with how much errors count, by input channel: the mean squares of the "
-        'inputs of each weight, by which `scales="best"` multiplies squared errors. It is what '
-        "llama-imatrix of llama.cpp writes, or `.npz`, `.safetensors` or JSON with an array for "
-        "each weight, of stacked experts with a row for each. Names are those of the model, or "
-        "llama.cpp's. `CastSummary.importance` has the weights without numbers, which are searched "
-        "without them, and the names of no weight.",
+        'inputs of each weight, by which `scales="best"` multiplies squared errors, and the search '
+        "of llama.cpp for its types weights them. It is what llama-imatrix of llama.cpp writes, or "
+        "`.npz`, `.safetensors` or JSON with an array for each weight, of stacked experts with a "
+        "row for each. Names are those of the model, or llama.cpp's. `CastSummary.importance` has "
+        "the weights without numbers, which are searched without them, and the names of no weight.",
         metavar="FILE",
         parse="local path",
-        help="how much the errors of each input channel count with --scales best: the file that "
-        "llama-imatrix of llama.cpp writes, or .npz, .safetensors or JSON with an array for each "
-        "weight",
+        help="how much the errors of each input channel count with --scales best, and for "
+        "llama.cpp's types: the file that llama-imatrix of llama.cpp writes, or .npz, .safetensors "
+        "or JSON with an array for each weight",
     )
     ignore: str | Sequence[str] = option(
         default=(),

@@ -27,7 +27,7 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.checkpoint.requests.options import Quantize
 from castwise.quantization import consumers
-from castwise.quantization.producers.block_types import MIXES
+from castwise.quantization.producers.block_types import MIXES, has_importance, type_of_scheme
 from castwise.quantization.producers.registry import TYPED
 from castwise.quantization.producers.schemes import (
     SCALES,
@@ -231,6 +231,8 @@ def _checked_importance(
         return None
     refuse_url("importance", request.importance)
     subject = setting("importance", str(request.importance)) + " weights the search of scales, and "
+    if any(has_importance(name, request.scales) for name in names if type_of_scheme(name)):
+        return Importance.open(checked_path(request.importance, "importance"))
     if not any(has_scales("best", scheme_of_files(name), producer) for name in names):
         raise CheckpointError(
             subject

@@ -50,6 +50,7 @@ from castwise.quantization.producers.block_types import (
     WHOLE_BLOCKS,
     BeyondFloat16Error,
     encode_type,
+    has_importance,
     type_of_scheme,
 )
 from castwise.quantization.producers.geometry import MATRIX
@@ -100,7 +101,8 @@ def quantize(
     scheme : str
         One of `schemes()`; or a block type of llama.cpp: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
         "q2_k", "q3_k", "q4_k", "q5_k" or "q6_k". Its blocks are those of llama.cpp, bit for bit,
-        rows have whole ones, and only `axis` applies; x is rounded to float32 first.
+        also with `importance`; rows have whole ones, and only `axis`, `scales` and `importance`
+        apply; x is rounded to float32 first.
     recipe : str, optional
         Whose arithmetic is used, bit for bit, and in whose form the parts are stored. By default
         the first of the scheme's `recipes`.
@@ -124,11 +126,13 @@ def quantize(
     scales : {"amax", "best", "four_over_six"}
         Which scale each block gets: the one that the recipe computes from the largest magnitude;
         with nvfp4, MX and integers, the stored one of least squared error (never a larger error
-        than with "amax"), with the zero point of a block, if it has one; or with nvfp4, the better
+        than with "amax"), with the zero point of a block, if it has one; with block types, the best
+        that a search finds (never a larger error than llama.cpp's); or with nvfp4, the better
         one of two: the largest magnitude becomes 6, or 4. With recipe="compressed-tensors", scales
         of integers may be negative: all who load its files multiply by them.
     importance : array_like, optional
-        What squared errors are multiplied by where scales are searched: a float for each index
+        What squared errors are multiplied by where scales are searched, or what llama.cpp takes
+        for an importance matrix in its own search of a block type: a float for each index
         along `axis`, such as the mean square of that input of a matrix product; or so many for
         each matrix of a stack. They are read as float32, finite and not negative. Blocks of which
         all are 0 are searched without them.
@@ -176,10 +180,10 @@ def quantize(
             "amax": (amax, None),
             "nonfinite": (nonfinite, "raise"),
             "symmetric": (bool(symmetric), True),
-            "scales": (scales, "amax"),
-            "importance": (importance, None),
+            "scales": (scales, "best" if scales == "best" else "amax"),
         }
-        return _of_block_type(array, block_type, axis, options, threads)
+        weights = None if importance is None else _read_importance(importance)
+        return _of_block_type(array, block_type, axis, options, threads, importance=weights)
     request = (
         scheme,
         recipe,
@@ -211,8 +215,10 @@ def _of_block_type(
     axis: int,
     options: Mapping[str, tuple[object, object]],
     threads: int | None,
+    *,
+    importance: Array | None,
 ) -> QuantizedArray:
-    """Quantize an array to blocks of a type of llama.cpp, which has one way to do so.
+    """Quantize an array to blocks of a type of llama.cpp, which has few ways to do so.
 
     `options` have the value that each option was set to, and the only one that it may have.
     """
@@ -243,8 +249,26 @@ def _of_block_type(
         raise ValueError(
             f"x has {x[index]} at index {list(index)}, for which no scale is right; mend it."
         )
+    scales = str(options["scales"][0])
+    if importance is not None:
+        importance = _checked_importance(importance, x.shape, axis)
+        wrong = np.argwhere(~(np.isfinite(importance) & (importance >= 0)))
+        if len(wrong):
+            index = tuple(map(int, wrong[0]))
+            raise ValueError(
+                f"importance{list(index)} is {importance[index]}, by which no error can be "
+                "weighted; give finite numbers that are not negative."
+            )
+        if not has_importance(row.name, scales):
+            raise ValueError(
+                f"importance is not valid for {row.name}, whose scales llama.cpp does not search; "
+                "leave it out, or add scales='best'."
+            )
+        if columns:
+            importance = importance.reshape(-1, columns)
     try:
-        blocks = encode_type(matrix, name, threads).reshape(views.data_shape)
+        blocks = encode_type(matrix, name, threads, importance=importance, scales=scales)
+        blocks = blocks.reshape(views.data_shape)
     except BeyondFloat16Error as error:
         raise ValueError(f"x cannot be {row.name}: {error}; divide x by a number.") from error
     fields = fields_of(views, blocks)
@@ -318,9 +342,8 @@ def _read_importance(importance: ArrayLike) -> Array:
         return array.astype(np.float32, copy=False)
 
 
-def _importance_of_elements(importance: Array, plan: _Plan, data: Array) -> Array:
-    """Broadcast numbers for the indices along an axis to a weight, as the core sees that."""
-    shape, axis = plan.views.shape, plan.views.axis
+def _checked_importance(importance: Array, shape: Sequence[int], axis: int) -> Array:
+    """Refuse numbers of another shape than those of the indices along an axis."""
     others = [length for index, length in enumerate(shape) if index != axis % len(shape)]
     stack, columns = others[:-1], shape[axis]
     if importance.shape not in {(columns,), (*stack, columns)}:
@@ -329,8 +352,16 @@ def _importance_of_elements(importance: Array, plan: _Plan, data: Array) -> Arra
             f"importance has shape {importance.shape}; give a number for each index along axis "
             f"{axis} of x, of shape {(columns,)}{stacked}."
         )
+    return importance
+
+
+def _importance_of_elements(importance: Array, plan: _Plan, data: Array) -> Array:
+    """Broadcast numbers for the indices along an axis to a weight, as the core sees that."""
+    shape, axis = plan.views.shape, plan.views.axis
+    others = [length for index, length in enumerate(shape) if index != axis % len(shape)]
+    importance = _checked_importance(importance, shape, axis)
     rows = importance[..., None, :] if others else importance
-    of_elements = np.moveaxis(np.broadcast_to(rows, (*others, columns)), -1, axis)
+    of_elements = np.moveaxis(np.broadcast_to(rows, (*others, shape[axis])), -1, axis)
     return of_elements if plan.as_given else _as_seen(of_elements, data, plan)[0]
 
 

@@ -156,8 +156,27 @@ class BeyondFloat16Error(UnfitError):
     """A scale is beyond the range of float16."""
 
 
-def encode_type(array: NDArray[Any], name: str, threads: int | None = 1) -> NDArray[np.uint8]:
+# llama.cpp makes the same blocks of it with an importance matrix.
+_UNWEIGHTED = "Q8_0"
+
+
+def has_importance(scheme: str, scales: str) -> bool:
+    """Return True if importance weights the search of scales of a scheme."""
+    return scales == "best" or type_of_scheme(scheme) not in {None, _UNWEIGHTED}
+
+
+def encode_type(
+    array: NDArray[Any],
+    name: str,
+    threads: int | None = 1,
+    *,
+    importance: NDArray[np.float32] | None = None,
+    scales: str = "amax",
+) -> NDArray[np.uint8]:
     """Return the blocks of a matrix (rows, columns).
+
+    `importance` has a number for each column, or a row of them for each of several matrices that
+    are one below the other. `scales` are llama.cpp's, "amax", or those of least error, "best".
 
     BeyondFloat16Error: no float16 holds the scale of a block.
     ValueError: rows are no whole blocks.
@@ -166,8 +185,14 @@ def encode_type(array: NDArray[Any], name: str, threads: int | None = 1) -> NDAr
     rows, columns = array.shape
     values = np.ascontiguousarray(cast(array, np.float32, threads=threads))
     blocks = np.empty((rows, columns // elements, size), np.uint8)
-    overflow = encode_block_type(values, blocks, name)
-    if overflow is not None:
+    numbers = [None] if importance is None else np.atleast_2d(np.ascontiguousarray(importance))
+    step = rows // len(numbers)
+    for index, numbers_of_matrix in enumerate(numbers):
+        part, best = slice(index * step, (index + 1) * step), scales == "best"
+        overflow = encode_block_type(values[part], blocks[part], name, numbers_of_matrix, best)
+        if overflow is None:
+            continue
+        overflow += part.start * (columns // elements)
         row, block = divmod(overflow, columns // elements)
         peak = float(np.abs(array.reshape(-1, elements)[overflow].astype(np.float64)).max())
         raise BeyondFloat16Error(

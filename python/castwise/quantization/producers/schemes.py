@@ -123,7 +123,7 @@ def _block_types() -> dict[str, Scheme]:
             name=name.lower(),
             bits=bits,
             block=(1, elements),
-            **_NO_RECIPES,
+            **{**_NO_RECIPES, "searched_recipes": ("gguf",)},
         )
         for name, elements, _, bits, _ in _core.block_types()
     }

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from castwise._core import CastReport, block_amax, report_losses
 from castwise.checkpoint._errors import LEAVE, CheckpointError
+from castwise.checkpoint.results.report import Report, WeightedReport
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
     BeyondFloat16Error,
@@ -30,19 +31,51 @@ def blocks_of_row(encoding: Encoding, columns: int) -> tuple[int, int]:
 
 
 def encode_rows(
-    array: NDArray[Any], name: str, first: int, encoding: Encoding
-) -> tuple[NDArray[np.uint8], CastReport | None]:
-    """Return the blocks of rows of a weight, from row `first` on, and what its values lost."""
+    array: NDArray[Any],
+    name: str,
+    first: int,
+    encoding: Encoding,
+    importance: NDArray[np.float32] | None = None,
+    *,
+    is_weighted: bool = False,
+) -> tuple[NDArray[np.uint8], Report | None]:
+    """Return the blocks of rows of a weight, from row `first` on, and what its values lost.
+
+    Without importance, each channel of a weighted one counts 1, as in llama-quantize.
+    """
     check_finite(array, name, threads=1)
     scheme = encoding.written.scheme
+    numbers = importance
+    if is_weighted and numbers is None:
+        numbers = np.ones(array.shape[-1], np.float32)
     try:
-        blocks = encode_type(array, scheme.upper())
+        blocks = encode_type(array, scheme.upper(), importance=numbers, scales=encoding.scales)
     except BeyondFloat16Error as error:
         raise CheckpointError(
             f"tensor {name!r} cannot be {scheme}: from row {first:,} on, {error}; " + LEAVE
         ) from error
     values = decode_type(blocks, scheme.upper()).reshape(array.shape)
-    return blocks, report_losses(array, values)
+    report = report_losses(array, values)
+    if is_weighted:
+        return blocks, weighted_report(report, array, values, importance)
+    return blocks, report
+
+
+def weighted_report(
+    report: CastReport,
+    array: NDArray[Any],
+    values: NDArray[Any],
+    importance: NDArray[Any] | None,
+    axis: int = -1,
+) -> WeightedReport:
+    """Add the report of values that are multiplied by the roots of what their channels count."""
+    dtype = np.float64 if array.dtype == np.float64 else np.float32
+    if importance is None:  # 1 is of another size than the numbers of the other experts
+        pair = (np.empty(0, dtype),) * 2
+    else:
+        factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
+        pair = array.astype(dtype) * factors, values.astype(dtype) * factors
+    return WeightedReport(report, report_losses(*pair))
 
 
 def check_finite(array: NDArray[Any], name: str, threads: int) -> float:

@@ -26,6 +26,7 @@ from castwise.checkpoint.planning.component import Derived, SourceComponent, pat
 from castwise.checkpoint.planning.decode.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
+from castwise.checkpoint.planning.encode.blocks import is_of_blocks
 from castwise.checkpoint.planning.encode.encoded_weight import (
     BlockWeight,
     EncodedKind,
@@ -52,6 +53,7 @@ from castwise.checkpoint.results.report import KeptTensors, kept_tensors, kept_t
 from castwise.models.architecture import Architecture, pattern_of_names
 from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import Quantization
+from castwise.quantization.producers.block_types import has_importance
 from castwise.quantization.producers.producer import Encoding, Statements, Written
 from castwise.quantization.producers.registry import TYPED, find_recipe, producer_of_model
 from castwise.quantization.producers.schemes import has_scales
@@ -127,7 +129,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     _check_files(source, encode.recipe, is_file=is_file)
     choices, unused_patterns, plain_tensors = choices_of(source, encode)
     match = None if encode.importance is None else ImportanceMatch(encode.importance)
-    numbers = [{} if match is None else _numbers(choice, match) for choice in choices]
+    numbers = [{} if match is None else numbers_of(choice, match) for choice in choices]
     return DerivedCheckpoint(
         source,
         [
@@ -603,11 +605,11 @@ class _Chooser:
         )
 
 
-def _numbers(choice: WeightChoice, match: ImportanceMatch) -> dict[str, ChannelNumbers]:
+def numbers_of(choice: WeightChoice, match: ImportanceMatch) -> dict[str, ChannelNumbers]:
     """Return the numbers of input channels of the weights whose scales are searched, by name."""
     facts, numbers = choice.facts, {}
     for name, encoding_of in choice.encodings.items():
-        if encoding_of.scales != "best":
+        if not has_importance(encoding_of.written.scheme, encoding_of.scales):
             continue
         info = facts.stored_tensors[name]
         *stack, rows, columns = info.shape
@@ -617,6 +619,7 @@ def _numbers(choice: WeightChoice, match: ImportanceMatch) -> dict[str, ChannelN
             info,
             rows if encoding_of.written.is_transposed else columns,
             math.prod(stack),
+            has_ones=is_of_blocks(encoding_of),
         )
         if (channel_numbers := match.find(weight)) is not None:
             numbers[name] = channel_numbers

@@ -33,10 +33,11 @@ from castwise.checkpoint.planning.encode.blocks import (
     check_finite,
     encode_rows,
     is_of_blocks,
+    weighted_report,
 )
 from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
-from castwise.checkpoint.results.report import Report, WeightedReport
+from castwise.checkpoint.results.report import Report
 from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
@@ -293,7 +294,9 @@ class EncodedWeight:
                 report = _add_saturated(report, report.count - report.zero_in)
             if self._numbers is not None:
                 axis = -2 if self.encoding.written.is_transposed else -1
-                return _take_parts(parts, q), _weight_report(report, array, q, importance, axis)
+                to = np.float64 if array.dtype == np.float64 else np.float32
+                values = dequantize(q, to, threads=1)
+                report = weighted_report(report, array, values, importance, axis)
         return _take_parts(parts, q), report
 
     def group_amax(self) -> float:
@@ -328,9 +331,15 @@ class BlockWeight(EncodedWeight):
         importance: Array | None,
     ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that."""
-        assert importance is None, "no scales of blocks are searched"  # noqa: S101
         (first, _), _ = ranges[-2:]
-        blocks, report = encode_rows(self._read(ranges), self.info.name, first, self.encoding)
+        blocks, report = encode_rows(
+            self._read(ranges),
+            self.info.name,
+            first,
+            self.encoding,
+            importance,
+            is_weighted=self._numbers is not None,
+        )
         return dict.fromkeys(parts, blocks), report
 
 
@@ -431,20 +440,6 @@ def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     values_of_stack = dequantize(q, dtype, threads=1).reshape(stack.shape)
     pairs = zip(stack, values_of_stack, strict=True)
     return [report_losses(array, values) for array, values in pairs]
-
-
-def _weight_report(
-    report: CastReport, array: Array, q: QuantizedArray, importance: Array | None, axis: int
-) -> WeightedReport:
-    """Add the report of values that are multiplied by the roots of what their channels count."""
-    dtype = np.float64 if array.dtype == np.float64 else np.float32
-    if importance is None:  # 1 is of another size than the numbers of the other experts
-        pair = (np.empty(0, dtype),) * 2
-    else:
-        factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
-        decoded = dequantize(q, dtype, threads=1)
-        pair = array.astype(dtype) * factors, decoded * factors
-    return WeightedReport(report, report_losses(*pair))
 
 
 def _add_saturated(report: CastReport, count: int) -> CastReport:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, cast
+from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers.whole_models import (
@@ -29,9 +29,11 @@ from castwise.checkpoint.planning.derived_reader import (
     derived_info,
 )
 from castwise.checkpoint.planning.encode.blocks import blocks_of_row, encode_rows
+from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.checkpoint.results.report import Report
 from castwise.models.model import STACK, WEIGHT
 from castwise.quantization.arrays.conversion import blocks_of, of_rows
 from castwise.quantization.arrays.views import Views
@@ -67,9 +69,10 @@ class WholeModel:
         stored_tensors: StoredTensors,
         weights: Mapping[str, TranscodedWeight],  # by their payloads
         encodings: Mapping[str, Encoding] = MappingProxyType({}),  # of plain weights, by name
+        numbers: Mapping[str, ChannelNumbers] = MappingProxyType({}),  # of their channels
     ) -> None:
         self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
-        self._encodings = encodings
+        self._encodings, self._numbers = encodings, numbers
         outline = model.outline(folder, config)
         self._constants = outline.constants
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
@@ -272,7 +275,9 @@ class WholeModel:
                     blocks_of_row(encoding, info.shape[-1])
                 )
                 read = partial(self._box, source, ranges, info.format or "")
-                make = partial(_encoded_blocks, name, read, (stored_name, start), encoding)
+                numbers = self._numbers.get(stored_name)
+                place = stored_name, start
+                make = partial(_encoded_blocks, name, read, place, encoding, numbers)
                 yield WeightSlab({name: count}, make)
 
     def _plain_slabs(
@@ -299,10 +304,16 @@ def _constant(array: NDArray[Any]) -> list[tuple[int, Callable[[], NDArray[Any]]
 
 
 def _encoded_blocks(
-    name: str, read: Callable[[], NDArray[Any]], place: tuple[str, int], encoding: Encoding
-) -> tuple[Arrays, CastReport | None]:
+    name: str,
+    read: Callable[[], NDArray[Any]],
+    place: tuple[str, int],
+    encoding: Encoding,
+    numbers: ChannelNumbers | None,
+) -> tuple[Arrays, Report | None]:
     """Quantize rows of a plain weight, whose name and first row are the place."""
-    blocks, report = encode_rows(read(), *place, encoding)
+    importance = None if numbers is None else numbers.of(0)
+    is_weighted = numbers is not None
+    blocks, report = encode_rows(read(), *place, encoding, importance, is_weighted=is_weighted)
     return {name: blocks}, report
 
 

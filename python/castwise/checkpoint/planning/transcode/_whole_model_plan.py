@@ -9,6 +9,7 @@ from castwise.checkpoint.containers.whole_models import ModelFormat
 from castwise.checkpoint.planning.component import Derived, SourceComponent
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.encode.encode import WeightChoice
+from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
 from castwise.quantization.producers.producer import Statements
@@ -29,7 +30,12 @@ def check_whole(source: Checkpoint, target: ModelFormat, recipe: str, *, is_file
         )
 
 
-def derive_encoded_model(target: ModelFormat, choice: WeightChoice, threads: int) -> Derived:
+def derive_encoded_model(
+    target: ModelFormat,
+    choice: WeightChoice,
+    numbers: Mapping[str, ChannelNumbers],
+    threads: int,
+) -> Derived:
     """Derive a plain component that becomes a file whose chosen weights are quantized.
 
     CheckpointError: as `derive_whole_model`.
@@ -38,7 +44,7 @@ def derive_encoded_model(target: ModelFormat, choice: WeightChoice, threads: int
     encodings = choice.encodings
     try:
         folder, stored = facts.component.folder, facts.stored_tensors
-        model = WholeModel(target, folder, config, stored, {}, encodings)
+        model = WholeModel(target, folder, config, stored, {}, encodings, numbers)
         model.metadata |= choice.encode.mix_metadata
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error

@@ -14,7 +14,9 @@ from castwise.checkpoint.planning.encode.encode import (
     choices_of,
     encode_checkpoint,
     facts_of,
+    numbers_of,
 )
+from castwise.checkpoint.planning.importance import ImportanceMatch
 from castwise.checkpoint.planning.transcode._whole_model_plan import (
     check_whole,
     config_of,
@@ -44,7 +46,9 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
             f"float32; leave {formats[wrong]} out"
         )
     (choice,), unused_patterns, plain_tensors = choices_of(source, encode)
-    part = derive_encoded_model(target, choice, encode.threads)
+    match = None if encode.importance is None else ImportanceMatch(encode.importance)
+    numbers = {} if match is None else numbers_of(choice, match)
+    part = derive_encoded_model(target, choice, numbers, encode.threads)
     return DerivedCheckpoint(
         source,
         [part],
@@ -54,6 +58,7 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
         unused_patterns=unused_patterns,
         consumer=encode.consumer,
         kept_tensors=plain_tensors,
+        importance=None if match is None else match.use(),
     )
 
 
