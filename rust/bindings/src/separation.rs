@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use castwise_core::layout::region::{Region, may_share};
+use castwise_core::sort_few::sort_triples;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -99,16 +100,17 @@ fn share_memory(one: &Array<'_>, other: &Array<'_>) -> PyResult<bool> {
 /// Copies sources that would be written before they are read. Targets share nothing with each other; so a source that
 /// coincides with its own target shares nothing with the others.
 pub(crate) fn copy_written(sources: &mut [Array<'_>], targets: &[Array<'_>]) -> PyResult<()> {
-    let mut written: Vec<_> = targets.iter().map(Array::extent).filter(|(low, high)| low < high).collect();
-    written.sort_unstable();
+    let extents = targets.iter().map(Array::extent).filter(|(low, high)| low < high);
+    let mut written: Vec<_> = extents.map(|(low, high)| (low, high, 0)).collect();
+    sort_triples(&mut written);
     // For each extent, the furthest end so far.
     let mut ends: Vec<usize> = Vec::with_capacity(written.len());
-    for &(_, high) in &written {
+    for &(_, high, _) in &written {
         ends.push(ends.last().map_or(high, |&end| end.max(high)));
     }
     for (source, target) in sources.iter_mut().zip(targets) {
         let (low, high) = source.extent();
-        let before = written.partition_point(|&(start, _)| start < high);
+        let before = written.partition_point(|&(start, ..)| start < high);
         let meets = low < high && before > 0 && ends[before - 1] > low;
         if meets && !target.coincides_with(source) {
             *source = source.copy()?;

@@ -4,7 +4,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::sort_few::sort_few;
+use crate::sort_few::{sort_few, sort_triples};
 
 /// Strides that are tried to separate interleaved arrays, at most.
 const MODULI: usize = 16;
@@ -201,7 +201,7 @@ fn apart_on_circle(regions: &[Region], group: &[usize], circumference: usize) ->
 
 /// Returns groups of intervals (start, end, index) that meet, in order, and the end of the last one.
 fn chains(mut intervals: Vec<(usize, usize, usize)>) -> (Vec<Vec<usize>>, usize) {
-    intervals.sort_unstable();
+    sort_triples(&mut intervals);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut end = 0;
     for (start, stop, index) in intervals {

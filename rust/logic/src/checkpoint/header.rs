@@ -12,6 +12,7 @@
 
 use std::collections::HashSet;
 
+use castwise_core::sort_few::sort_triples;
 use safetensors::tensor::{Dtype, Metadata as Checked, SafeTensorError, TensorInfo};
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{Deserialize, IntoDeserializer};
@@ -68,9 +69,13 @@ pub fn parse(header: &[u8], data_len: u64) -> Result<Header, HeaderError> {
     let text =
         core::str::from_utf8(header).map_err(|error| HeaderError::NotUtf8 { offset: error.valid_up_to() })?;
     let raw: RawHeader = serde_json::from_str(text).map_err(|error| HeaderError::Json(error.to_string()))?;
-    let RawHeader { metadata, mut tensors } = raw;
-    // Stable, so that empty tensors, which share an offset, keep the order of the file.
-    tensors.sort_by_cached_key(|(_, info)| info.data_offsets);
+    let RawHeader { metadata, tensors } = raw;
+    // Empty tensors, which share an offset, keep the order of the file.
+    let offsets = tensors.iter().map(|(_, info)| info.data_offsets).zip(0..);
+    let mut order: Vec<_> = offsets.map(|((begin, end), place)| (begin, end, place)).collect();
+    sort_triples(&mut order);
+    let mut unsorted: Vec<_> = tensors.into_iter().map(Some).collect();
+    let tensors: Vec<_> = order.into_iter().filter_map(|(.., place)| unsorted[place].take()).collect();
     judge(&tensors)?;
     let declared = tensors.last().map_or(0, |(_, info)| info.data_offsets.1) as u64;
     if declared != data_len {

@@ -6,6 +6,7 @@ use super::index::Index;
 use super::matching::Slot;
 use super::pattern::{Engine, Pattern};
 use castwise_core::codec::options::Named;
+use castwise_core::sort_few::sort_triples;
 
 /// What happens where several keys match a path that is not itself a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,15 +179,15 @@ impl<V> PolicyMap<V> {
         if exact.is_none() || all {
             self.refresh();
             for segment in &mut self.segments {
-                segment.index.candidates(path, |slot, sure| slots.push((slot, sure)));
+                segment.index.candidates(path, |slot, sure| slots.push((slot, sure.into(), 0)));
             }
-            slots.extend(self.python.iter().map(|&slot| (slot, false)));
-            slots.sort_unstable();
-            slots.dedup_by_key(|&mut (slot, _)| slot);
+            slots.extend(self.python.iter().map(|&slot| (slot, 0, 0)));
+            sort_triples(&mut slots);
+            slots.dedup_by_key(|&mut (slot, ..)| slot);
         }
-        let judged = slots.into_iter().filter_map(|(slot, sure)| {
+        let judged = slots.into_iter().filter_map(|(slot, sure, _)| {
             let key = self.keys.get(&slot).filter(|_| Some(slot) != exact)?;
-            if sure {
+            if sure == 1 {
                 return Some((key, true));
             }
             key.pattern.matches(path).map_or(Some((key, false)), |matches| matches.then_some((key, true)))

@@ -54,4 +54,4 @@ impl Domain {
 }
 
 /// A key's place in the order of insertion; never used twice.
-pub(super) type Slot = u64;
+pub(super) type Slot = usize;
