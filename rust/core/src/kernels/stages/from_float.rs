@@ -103,6 +103,7 @@ struct Floats<S, T, const PORTABLE: bool>(PhantomData<fn(S) -> T>);
 
 // SAFETY: the loop writes one result for each element.
 unsafe impl<S: Convert<T> + 'static, T: 'static, const PORTABLE: bool> SpanLoop for Floats<S, T, PORTABLE> {
+    const NAME: &'static str = "Floats";
     const PORTABLE: bool = PORTABLE;
 
     #[inline(always)]
@@ -139,6 +140,8 @@ macro_rules! to_byte {
     ($($float:ty)*) => {$(
         // SAFETY: the loop writes one result for each element.
         unsafe impl SpanLoop for ToByte<$float> {
+            const NAME: &'static str = "ToByte";
+
             #[inline(always)]
             unsafe fn run(&self, Span { source, target, count, .. }: Span) {
                 let (to_byte, source) = (*self, source.cast::<$float>());

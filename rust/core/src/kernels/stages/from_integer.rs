@@ -19,6 +19,8 @@ struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> 
 unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> SpanLoop
     for Convert<S, T, NARROW>
 {
+    const NAME: &'static str = "Convert";
+
     #[inline(always)]
     unsafe fn run(&self, Span { source, target, count, .. }: Span) {
         let (value, source, target) = (self.0, source.cast::<S>(), target.cast::<T>());

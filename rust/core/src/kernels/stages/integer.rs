@@ -62,6 +62,8 @@ struct Remap<L, S, T, const TRUTH: bool>(Rule<L>, PhantomData<fn(S) -> T>);
 
 // SAFETY: the loop writes one result for each element.
 unsafe impl<L: Lane + 'static, S: Storage, T: Storage, const TRUTH: bool> SpanLoop for Remap<L, S, T, TRUTH> {
+    const NAME: &'static str = "Remap";
+
     #[inline(always)]
     unsafe fn run(&self, Span { source, target, count, flags, .. }: Span) {
         let (rule, source, target) = (self.0, source.cast::<S>(), target.cast::<T>());

@@ -80,6 +80,8 @@ pub(crate) unsafe trait Stage: Send + Sync {
 /// # Safety
 /// As for [`Stage`].
 pub(crate) unsafe trait SpanLoop: Send + Sync + 'static {
+    /// The name of its type without parameters, whose names would be 45 KB.
+    const NAME: &'static str;
     /// Whether it is compiled for one level only: rare ones, and those that the others have vectors for.
     const PORTABLE: bool = false;
 
@@ -137,7 +139,7 @@ impl Elements {
         // SAFETY: a loop on a level has the layout, and is passed like, the reference that it is made of.
         let functions = functions
             .map(|function| unsafe { std::mem::transmute::<unsafe fn(_), unsafe fn(&Call)>(function) });
-        Self { constants: Box::new(elements), functions, name: type_name::<L>() }
+        Self { constants: Box::new(elements), functions, name: L::NAME }
     }
 
     pub(crate) fn boxed<L: SpanLoop>(elements: L) -> Box<dyn Stage> {
@@ -159,7 +161,7 @@ unsafe impl Stage for Elements {
     }
 
     fn name(&self) -> String {
-        short_name(self.name)
+        self.name.to_owned()
     }
 }
 
@@ -214,6 +216,8 @@ impl<L, S, D> Decode<L, S, D> {
 
 // SAFETY: the loop writes one result for each element.
 unsafe impl<L: Lane + 'static, S: Storage, D: Decoder<L> + 'static> SpanLoop for Decode<L, S, D> {
+    const NAME: &'static str = "Decode";
+
     #[inline(always)]
     unsafe fn run(&self, span: Span) {
         let (decoder, source, target) = (self.decoder, span.source.cast::<S>(), span.target.cast::<L>());
@@ -238,6 +242,7 @@ struct Encode<P, E> {
 
 // SAFETY: the loop writes one result for each element.
 unsafe impl<P: Pivot<Bits: Plain> + 'static, E: Encoder<P> + 'static> SpanLoop for Encode<P, E> {
+    const NAME: &'static str = "Encode";
     // Rare encoders, and those that vectors do not help.
     const PORTABLE: bool = !P::IN_VECTORS || (E::STOCHASTIC && E::TELLS);
 
@@ -405,5 +410,9 @@ unsafe impl<E: Encoder<Product>> Stage for EncodeProduct<E> {
                 span.flags.add(i).write(encoded.flags);
             }
         }
+    }
+
+    fn name(&self) -> String {
+        "EncodeProduct".to_owned()
     }
 }

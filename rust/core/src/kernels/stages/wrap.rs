@@ -47,6 +47,8 @@ struct Bytes<S, F> {
 
 // SAFETY: the loop writes one result for each element.
 unsafe impl<S: Storage, F: ToByte<S>> SpanLoop for Bytes<S, F> {
+    const NAME: &'static str = "Bytes";
+
     #[inline(always)]
     unsafe fn run(&self, Span { source, target, count, .. }: Span) {
         let (function, source) = (self.function, source.cast::<S>());

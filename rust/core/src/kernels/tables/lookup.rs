@@ -64,6 +64,7 @@ struct ToFour([Bytes; 4]);
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Tables> Step<V, 1> for ToByte {
+    const NAME: &'static str = "ToByte";
     const FROM: usize = 1;
     type Ready = V::Table<4>;
 
@@ -81,6 +82,7 @@ unsafe impl<V: Tables> Step<V, 1> for ToByte {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
+    const NAME: &'static str = "ToMore";
     const FROM: usize = 1;
     type Ready = [V::Table<4>; 2];
 
@@ -99,6 +101,7 @@ unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Tables> Step<V, 4> for ToFour {
+    const NAME: &'static str = "ToFour";
     const FROM: usize = 1;
     type Ready = [V::Table<4>; 4];
 

@@ -138,6 +138,7 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<const STEPS: usize> Step<Avx2, 1> for Rows<Row, 1, STEPS> {
+    const NAME: &'static str = "Rows";
     const FROM: usize = 1;
     type Ready = Rows<Integers, 1, STEPS>;
 
@@ -154,6 +155,7 @@ unsafe impl<const STEPS: usize> Step<Avx2, 1> for Rows<Row, 1, STEPS> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<const STEPS: usize> Step<Avx2, 2> for Rows<Row, 2, STEPS> {
+    const NAME: &'static str = "Rows";
     const FROM: usize = 1;
     type Ready = Rows<Integers, 2, STEPS>;
 
@@ -172,6 +174,7 @@ unsafe impl<const STEPS: usize> Step<Avx2, 2> for Rows<Row, 2, STEPS> {
 /// To four bytes, of which only the last two are ever set.
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 2, STEPS> {
+    const NAME: &'static str = "Rows";
     const FROM: usize = 1;
     type Ready = Rows<Integers, 2, STEPS>;
 
@@ -190,6 +193,7 @@ unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 2, STEPS> {
 /// To four bytes.
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 4, STEPS> {
+    const NAME: &'static str = "Rows";
     const FROM: usize = 1;
     type Ready = Rows<Integers, 4, STEPS>;
 

@@ -25,6 +25,7 @@ impl<const SIZE: usize> LowBytes<SIZE> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions, const SIZE: usize> Step<V, 1> for LowBytes<SIZE> {
+    const NAME: &'static str = "LowBytes";
     const FROM: usize = SIZE;
     type Ready = V::Integers;
 
@@ -54,6 +55,7 @@ struct LowerBytes(u8);
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector> Step<V, 1> for LowerBytes {
+    const NAME: &'static str = "LowerBytes";
     const FROM: usize = size_of::<u16>();
     type Ready = V::Integers;
 
@@ -75,6 +77,7 @@ struct Lower16;
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions> Step<V, 2> for Lower16 {
+    const NAME: &'static str = "Lower16";
     const FROM: usize = size_of::<u64>();
     type Ready = V::Integers;
 
@@ -107,6 +110,7 @@ static MAGNITUDES: [u64; MOST_BYTES / 8] = [u64::MAX >> 1; MOST_BYTES / 8];
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions, const FLOAT: bool> Step<V, 1> for Truth<FLOAT> {
+    const NAME: &'static str = "Truth";
     const FROM: usize = size_of::<u64>();
     /// The mask, and 1 in every u16.
     type Ready = (V::Integers, V::Integers);

@@ -69,6 +69,7 @@ struct MagicCodes<F, const TOP: bool> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<F: Floats, const TOP: bool> Step<Avx2, 1> for MagicCodes<F, TOP> {
+    const NAME: &'static str = "MagicCodes";
     const FROM: usize = F::SIZE;
     type Ready = (Self, [Integers; 3]);
 

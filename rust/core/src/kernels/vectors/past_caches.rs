@@ -20,6 +20,7 @@ struct NearestF32<const SIZE: usize, const SIGNED: bool>;
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, const SIZE: usize, const SIGNED: bool> Step<V, 4> for NearestF32<SIZE, SIGNED> {
+    const NAME: &'static str = "NearestF32";
     const FROM: usize = SIZE;
     const ZEROS: bool = true;
     type Ready = ();
@@ -51,6 +52,7 @@ struct Lower32;
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector> Step<V, 4> for Lower32 {
+    const NAME: &'static str = "Lower32";
     const FROM: usize = size_of::<u64>();
     type Ready = ();
 

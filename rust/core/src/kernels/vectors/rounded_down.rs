@@ -39,6 +39,7 @@ struct RoundedDown<const SIGNED: bool, const TOP: bool> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<const SIGNED: bool, const TOP: bool> Step<Avx2, 1> for RoundedDown<SIGNED, TOP> {
+    const NAME: &'static str = "RoundedDown";
     const FROM: usize = F32Source::SIZE;
     type Ready = (Self, [Integers; 3]);
 

@@ -29,6 +29,7 @@ struct ToBytes<F, C> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, F: Floats, C: Codes<V>> Step<V, 1> for ToBytes<F, C> {
+    const NAME: &'static str = "ToBytes";
     const FROM: usize = F::SIZE;
     type Ready = (F, C::Ready, [V::Integers; 2]);
 

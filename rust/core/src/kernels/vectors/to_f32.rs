@@ -24,6 +24,7 @@ impl<F> ToF32<F> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToF32<F> {
+    const NAME: &'static str = "ToF32";
     const FROM: usize = F::SIZE;
     const ZEROS: bool = F::PLAIN;
     type Ready = (F, V::Integers);
@@ -84,6 +85,7 @@ struct ToLimited<F> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
+    const NAME: &'static str = "ToLimited";
     const FROM: usize = F::SIZE;
     type Ready = (F, [V::Integers; 3], V::F32s);
 

@@ -13,6 +13,7 @@ pub(super) struct ToF64<F>(pub(super) F);
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
+    const NAME: &'static str = "ToF64";
     const FROM: usize = F::SIZE;
     const ZEROS: bool = F::PLAIN || !F::NAN;
     type Ready = (F, V::Integers);

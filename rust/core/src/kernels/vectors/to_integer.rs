@@ -24,6 +24,7 @@ unsafe impl<V: Conversions, F: Floats, const SIGNED: bool, const SIZE: usize> St
 where
     Self: Integers<V, SIZE>,
 {
+    const NAME: &'static str = "ToIntegers";
     const FROM: usize = F::SIZE;
     type Ready = Self;
 
@@ -116,6 +117,7 @@ struct ToLowBits(ToByte<f32>);
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Conversions> Step<V, 1> for ToLowBits {
+    const NAME: &'static str = "ToLowBits";
     const FROM: usize = F32Source::SIZE;
     type Ready = (ToByte<f32>, V::Integers);
 

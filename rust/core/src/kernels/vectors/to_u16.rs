@@ -21,6 +21,7 @@ struct ToU16<F, H, const CLAMP: bool> {
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector, F: Floats, H: U16Codes, const CLAMP: bool> Step<V, 2> for ToU16<F, H, CLAMP> {
+    const NAME: &'static str = "ToU16";
     const FROM: usize = F::SIZE;
     type Ready = (Self, V::Integers);
 
@@ -49,6 +50,7 @@ struct Recoded(Specials);
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Vector> Step<V, 2> for Recoded {
+    const NAME: &'static str = "Recoded";
     const FROM: usize = 2;
     type Ready = Specials;
 

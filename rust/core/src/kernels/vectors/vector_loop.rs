@@ -28,6 +28,8 @@ pub(super) fn quarters<V: Vector>(source: *const u8, size: usize) -> [*const u8;
 pub(crate) unsafe trait Step<V: Vector, const SIZE: usize>:
     Copy + Send + Sync + 'static
 {
+    /// The name of its type without parameters.
+    const NAME: &'static str;
     /// Bytes of a source element.
     const FROM: usize;
     /// Whether there is a loop with a zero after each result, for complex targets.
@@ -47,7 +49,7 @@ pub(crate) fn in_steps<V: Vector, S: Step<V, SIZE>, const SIZE: usize>(
     const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
     let with_zeros = if S::ZEROS { Some(StepLoop::<V, S, SIZE, true>::function()) } else { None };
     let plain = StepLoop::<V, S, SIZE, false>::function();
-    InRounds::boxed(Box::new(step), (plain, with_zeros), type_name::<S>(), [S::FROM, SIZE], vectors)
+    InRounds::boxed(Box::new(step), (plain, with_zeros), S::NAME, [S::FROM, SIZE], vectors)
 }
 
 /// Elements that fill registers.
@@ -298,7 +300,6 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     }
 
     fn name(&self) -> String {
-        // The name of the whole type would be in the library once per level.
         short_name(&format!("InSteps<{}, {}, {}>", type_name::<V>(), self.name, self.to))
     }
 }
