@@ -322,8 +322,9 @@ pub(crate) fn unknown_one() -> u8 {
 /// Returns a condition that is rarely true, for which the compiler then keeps loops free of jumps where it is false.
 #[inline(always)]
 pub(crate) fn rarely(condition: bool) -> bool {
+    // In every unit of code, or a loop would call it, and keep its registers in memory meanwhile.
     #[cold]
-    #[inline(never)]
+    #[inline]
     fn rare() {}
     if condition {
         rare();
