@@ -123,7 +123,7 @@ def _block_types() -> dict[str, Scheme]:
             name=name.lower(),
             bits=bits,
             block=(1, elements),
-            **{**_NO_RECIPES, "searched_recipes": ("gguf",)},
+            **_NO_RECIPES,
         )
         for name, elements, _, bits, _ in _core.block_types()
     }
@@ -161,7 +161,8 @@ def has_scales(scales: str, scheme: Scheme, recipe: str) -> bool:
     """Return True if the scales of a scheme, as a producer stores it, may be chosen so."""
     if scales == "four_over_six":
         return scheme.global_scale
-    return scales == "amax" or recipe in scheme.searched_recipes
+    is_searched = recipe in scheme.searched_recipes or scheme.name in _block_types()
+    return scales == "amax" or is_searched
 
 
 def check_scales(scales: object, scheme: Scheme, recipe: str) -> None:
