@@ -98,7 +98,7 @@ class SchemeRecipe:
     @property
     def scheme_name(self) -> str:
         """The scheme, or the type of llama.cpp whose blocks it is, which files name."""
-        is_type = self == SchemeRecipe(self.scheme, TYPED, self.block)
+        is_type = self == SchemeRecipe(self.scheme, TYPED, self.block, scales=self.scales)
         return _type_names().get(self.scheme, self.scheme) if is_type else self.scheme
 
     @property
@@ -305,6 +305,7 @@ def _of_blocks(
         is_like = stored_bits == bits
         if name == scheme or (is_like and row.block == block):
             yield SchemeRecipe(row.name, TYPED)
+            yield SchemeRecipe(row.name, TYPED, scales="best")
 
 
 def _plain_recipes(

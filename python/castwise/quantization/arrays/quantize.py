@@ -135,7 +135,8 @@ def quantize(
         for an importance matrix in its own search of a block type: a float for each index
         along `axis`, such as the mean square of that input of a matrix product; or so many for
         each matrix of a stack. They are read as float32, finite and not negative. Blocks of which
-        all are 0 are searched without them.
+        all are 0 are searched without them. With block types this holds for a matrix of a stack;
+        in other matrices such a block becomes zeros with some types, as llama.cpp makes it.
     seed : int
         For ``rounding="stochastic"``.
     threads : int, optional
@@ -180,7 +181,7 @@ def quantize(
             "amax": (amax, None),
             "nonfinite": (nonfinite, "raise"),
             "symmetric": (bool(symmetric), True),
-            "scales": (scales, "best" if scales == "best" else "amax"),
+            "scales": (scales, "best" if isinstance(scales, str) and scales == "best" else "amax"),
         }
         weights = None if importance is None else _read_importance(importance)
         return _of_block_type(array, block_type, axis, options, threads, importance=weights)
@@ -265,7 +266,9 @@ def _of_block_type(
                 "leave it out, or add scales='best'."
             )
         if columns:
-            importance = importance.reshape(-1, columns)
+            rows = importance.reshape(-1, columns)
+            # As llama-quantize has it of experts that no token reached.
+            importance = np.where(rows.any(axis=1, keepdims=True), rows, np.float32(1))
     try:
         blocks = encode_type(matrix, name, threads, importance=importance, scales=scales)
         blocks = blocks.reshape(views.data_shape)
@@ -336,10 +339,11 @@ def _read_importance(importance: ArrayLike) -> Array:
     """Read numbers that weight errors as float32; refuse other ones than floats, and only zeros."""
     array = read_array("importance", importance)
     check_float(array.shape, array.dtype, "importance")
-    if array.size and not array.any():
-        raise ValueError("importance has only zeros, which weight no error; give one above 0.")
     with np.errstate(over="ignore"):  # what becomes infinite is refused by its index
-        return array.astype(np.float32, copy=False)
+        numbers = array.astype(np.float32, copy=False)
+    if numbers.size and not numbers.any():
+        raise ValueError("importance has only zeros, which weight no error; give one above 0.")
+    return numbers
 
 
 def _checked_importance(importance: Array, shape: Sequence[int], axis: int) -> Array:

@@ -185,8 +185,11 @@ def encode_type(
     rows, columns = array.shape
     values = np.ascontiguousarray(cast(array, np.float32, threads=threads))
     blocks = np.empty((rows, columns // elements, size), np.uint8)
+    if not values.size:
+        return blocks
     numbers = [None] if importance is None else np.atleast_2d(np.ascontiguousarray(importance))
     step = rows // len(numbers)
+    assert step * len(numbers) == rows, "each matrix has as many rows"  # noqa: S101
     for index, numbers_of_matrix in enumerate(numbers):
         part, best = slice(index * step, (index + 1) * step), scales == "best"
         overflow = encode_block_type(values[part], blocks[part], name, numbers_of_matrix, best)

@@ -115,7 +115,8 @@ unsafe fn encode_rows(
 ) -> Option<usize> {
     let columns = request.columns;
     let ones = if request.importance.is_none() { vec![1f32; columns] } else { Vec::new() };
-    let importance = request.importance.unwrap_or(&ones);
+    let usual = request.importance.and_then(weights::brought_to_usual);
+    let importance = usual.as_deref().or(request.importance).unwrap_or(&ones);
     let blocks_of_row = (columns / row.elements).max(1);
     assert!(columns.is_multiple_of(row.elements) && importance.len() == columns, "rows are of whole blocks");
     assert!(count.is_multiple_of(blocks_of_row), "there are whole rows");
@@ -171,11 +172,16 @@ fn encode_weighted(row: &BlockType, x: &[f32], importance: &[f32], square: Optio
 /// of the row, elements have an importance.
 fn encode_best(row: &BlockType, x: &[f32], importance: &[f32], square: Option<f32>, blocks: &mut [u8]) {
     let mut found: [best::Best; BATCH] = std::array::from_fn(|_| best::Best::new());
+    let mut plain = [0u8; BATCH * MOST_BYTES];
+    let plain = &mut plain[..blocks.len()];
     let count = blocks.len() / row.bytes;
     let starts = if let Rule::Magnitude = row.rule { 1 } else { 3 };
     for start in 0..starts {
         match start {
-            0 => encode_plain(row, x, blocks),
+            0 => {
+                encode_plain(row, x, blocks);
+                plain.copy_from_slice(blocks);
+            }
             1 if square.is_some() => encode_weighted(row, x, importance, square, blocks),
             1 => continue,
             _ => encode_weighted(row, x, importance, None, blocks),
@@ -193,8 +199,12 @@ fn encode_best(row: &BlockType, x: &[f32], importance: &[f32], square: Option<f3
             best::improve_super_block(row, x, importance, best);
         }
     }
-    for (block, best) in blocks.chunks_exact_mut(row.bytes).zip(&found) {
-        block.copy_from_slice(best.block(row));
+    let elements = x.chunks_exact(row.elements);
+    let plain = plain.chunks_exact(row.bytes);
+    for (((block, best), x), plain) in blocks.chunks_exact_mut(row.bytes).zip(&found).zip(elements).zip(plain)
+    {
+        // What llama.cpp's scales cannot hold is refused by them: other scales would limit the largest elements.
+        block.copy_from_slice(if is_held(row, x, plain) { best.block(row) } else { plain });
     }
 }
 

@@ -7,6 +7,20 @@ pub(super) fn mean_square(elements: &[f32]) -> f32 {
     elements.iter().fold(0f32, |sum, element| sum + element * element) / elements.len() as f32
 }
 
+/// A largest number, and its reciprocal a least one, with which no sum of weighted squares is beyond the range of float32.
+const USUAL: f32 = (1u64 << 40) as f32;
+
+/// Returns numbers times a power of two, if the largest one is far from 1; none else. Codes do not depend on that factor.
+pub(super) fn brought_to_usual(importance: &[f32]) -> Option<Vec<f32>> {
+    let most = importance.iter().fold(0f32, |most, &number| if number > most { number } else { most });
+    if most == 0.0 || (1.0 / USUAL..=USUAL).contains(&most) {
+        return None;
+    }
+    let factor = f64::from(most).recip();
+    let power = f64::from_bits(factor.to_bits() & f64::INFINITY.to_bits());
+    Some(importance.iter().map(|&number| (f64::from(number) * power) as f32).collect())
+}
+
 /// Puts up to eight parts of so many numbers side by side; zeros are in place of parts that there are not.
 #[inline(always)]
 pub(super) fn columns(numbers: &[f32], length: usize) -> Columns {
