@@ -222,6 +222,29 @@ def test_a_scale_that_float16_does_not_hold_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("magnitude", [1e4, 1e5, 1e6, 1e8, 1e10, 1e20, 1e38])
+def test_best_scales_refuse_what_those_of_llama_refuse(name: str, magnitude: float) -> None:
+    _, elements, size = BLOCK_TYPES[name]
+    bell_shaped = (CASES["normal"][:2] / np.abs(CASES["normal"][:2]).max() * magnitude).astype("f4")
+    for x in (bell_shaped, np.full((1, COLUMNS), magnitude, np.float32)):
+        blocks = np.empty((len(x), COLUMNS // elements, size), np.uint8)
+        refused = encode_block_type(x, blocks, name)
+        assert encode_block_type(x, blocks, name, best=True) == refused
+        if refused is None:
+            assert np.abs(decode_type(blocks, name) - x).max() < magnitude / 2
+
+
+@pytest.mark.parametrize("best", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_the_unit_of_importance_does_not_matter(name: str, best: bool) -> None:
+    """Sums of weighted squares stay within the range of float32."""
+    expected = encode(CASES["normal"], name, IMPORTANCE, best=best)
+    for factor in (2.0**-100, 2.0**-50, 2.0**50, 2.0**100):
+        numbers = (IMPORTANCE * factor).astype(np.float32)
+        assert encode(CASES["normal"], name, numbers, best=best).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 def test_no_element_that_is_not_finite_is_encoded(name: str, value: float) -> None:
     _, elements, size = BLOCK_TYPES[name]
@@ -344,6 +367,16 @@ def test_importance_is_of_the_columns_of_each_matrix(scales: Any) -> None:
         quantize(wrong, "q4_k", importance=numbers, scales=scales)
     with pytest.raises(ValueError, match=r"not valid for q8_0, .* or add scales='best'"):
         quantize(x, "q8_0", importance=IMPORTANCE)
+    numbers[1] = 0
+    ones = np.ones(COLUMNS, np.float32)
+    q = quantize(x, "q4_k", importance=numbers, scales=scales)
+    assert q.data[1].tobytes() == encode(x[1], "Q4_K", ones, best=scales == "best").tobytes()
+    nothing = np.zeros((0, 4, COLUMNS), np.float32)
+    assert quantize(nothing, "q4_k", importance=np.ones((0, COLUMNS), np.float32)).data.size == 0
+    with pytest.raises(ValueError, match="importance has only zeros"):
+        quantize(x, "q4_k", importance=np.full(COLUMNS, 1e-60))
+    with pytest.raises(ValueError, match="scales"):
+        quantize(x, "q4_k", scales=np.array(["best", "amax"]))  # type: ignore[arg-type]
 
 
 def test_arrays_that_are_no_blocks_are_refused() -> None:

@@ -382,6 +382,20 @@ def weighted_bytes(name: str, array: Array, numbers: dict[str, Array], **options
 
 
 @pytest.mark.parametrize("scales", ["amax", "best"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_comparison_names_the_scales(tmp_path: Path, scheme: str, scales: Any) -> None:
+    source = plain_file(tmp_path / "model.gguf", weights(np.float16))
+    out = tmp_path / "out.gguf"
+    checkpoint.quantize_file(source, out, scheme, scales=scales)
+    changed = [row.explanation for row in checkpoint.diff(source, out).tensors if row.different]
+    assert changed
+    for explanation in changed:
+        assert explanation is not None
+        assert explanation.options["scales"] == scales
+        assert f"quantized as {scheme} by the recipe of gguf" in str(explanation)
+
+
+@pytest.mark.parametrize("scales", ["amax", "best"])
 @pytest.mark.parametrize("scheme", ["q4_0", "q5_1", "q2_k", "q3_k", "q4_k_m"])
 def test_importance_weights_blocks(
     tmp_path: Path, scheme: str, scales: Any, framework: Framework

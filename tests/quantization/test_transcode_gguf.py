@@ -671,9 +671,11 @@ def test_other_ways_to_gguf(tmp_path: Path) -> None:
         checkpoint.transcode_file(source, tmp_path / "out.gguf", "compressed-tensors")
     plain = tmp_path / "plain.safetensors"
     checkpoint.save(plain, {"a": np.ones(3, np.float32)})
-    for function in (checkpoint.cast_file, checkpoint.dequantize_file):
-        with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
-            function(source, tmp_path / "out.gguf", "float32")
+    for origin in (source, plain):
+        with pytest.raises(CheckpointError, match=r"a folder or a \.safetensors file; name one"):
+            checkpoint.dequantize_file(origin, tmp_path / "out.gguf", "float32")
+    with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
+        checkpoint.cast_file(source, tmp_path / "out.gguf", "float32")
     with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):
         checkpoint.cast_file(plain, tmp_path / "out.gguf", "float16")
     with pytest.raises(CheckpointError, match="castwise writes one only of a model folder"):

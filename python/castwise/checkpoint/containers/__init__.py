@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from castwise._core import likely_names
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
@@ -39,8 +40,8 @@ _FILE_SUFFIXES = {
     ".msgpack", ".onnx", ".ot", ".parquet", ".pb", ".pickle", ".pkl", ".plan", ".pt2", ".pte",
     ".tar", ".tflite", ".tgz", ".toml", ".txt", ".yaml", ".zip",
 }  # fmt: skip
-# How alike two suffixes are of which one is meant (`difflib`).
-_TYPING_ERROR = 0.8
+# Letters that a misspelled suffix has too many or too few at most, and the length of a short word.
+_TYPING_ERRORS, _WORD_LENGTH = 2, 3
 
 
 def is_container(path: Path) -> bool:
@@ -70,12 +71,11 @@ def container_of(path: Path, remedy: str | None = None) -> str:
 
 def refuse_file_name(path: Path) -> None:
     """Refuse the name of a file, perhaps misspelled, for a new folder; `Qwen2.5` is a folder's."""
-    from difflib import get_close_matches  # noqa: PLC0415  (6 ms, for names that end with letters)
-
     suffix = path.suffix.lower()
-    alike = suffix[1:].isalpha() and get_close_matches(
-        suffix, suffixes(is_written=True), 1, _TYPING_ERROR
-    )
+    likely = likely_names(suffix, [*suffixes(is_written=True)]) if suffix[1:].isalpha() else []
+    # Of one or two letters it is a word, such as `model.hf`.
+    is_long = len(suffix) > _WORD_LENGTH
+    alike = [name for name in likely if is_long and abs(len(name) - len(suffix)) <= _TYPING_ERRORS]
     if not (alike or suffix in _FILE_SUFFIXES) or path.is_dir():
         return
     file_name, folder = path.with_suffix(alike[0] if alike else SAFETENSORS).name, path.stem
