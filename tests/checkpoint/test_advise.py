@@ -214,6 +214,19 @@ def test_more_bytes_never_lose_more(model: Path) -> None:
     assert not whole.quantizes
 
 
+@pytest.mark.parametrize("limit", [{"bits": 6}, {"bits": 40}, {"error": 0.01}, {"budget": 40_000}])
+def test_magnitudes_beyond_most_formats_are_advised(tmp_path: Path, limit: Any) -> None:
+    """Choices by which values would be infinite are left out."""
+    source, rng = tmp_path / "a.safetensors", np.random.default_rng(0)
+    arrays = {f"layers.{i}.up_proj.weight": rng.normal(0, 1e39, (64, 128)) for i in range(3)}
+    checkpoint.save(source, arrays)
+    choices = checkpoint.advise(source, **limit).choices
+    assert sum(len(choice.tensors) for choice in choices) == len(arrays)
+    assert all(np.isfinite(choice.error) for choice in choices)
+    with pytest.raises(CheckpointError, match="of the smallest choices"):
+        checkpoint.advise(source, bits=16, formats=["float16"])
+
+
 def test_bits_and_errors_limit_too(model: Path) -> None:
     advice = advise(model, bits=9.0)
     assert advice.bits <= 9.0

@@ -204,7 +204,8 @@ FILE_NAMES = {
     "model.JSON": "model.safetensors, or a folder such as model",
     "v2.tar.zip": "v2.tar.safetensors, or a folder such as v2.tar",
     "model.safetensor": "model.safetensors, or",
-    "model.guff": "model.gguf, or",
+    "model.ggfu": "model.safetensors, or",
+    "model.safetensors.index.json": "model.safetensors, or a folder such as model",
 }
 
 
@@ -215,11 +216,14 @@ def test_a_folder_does_not_get_the_name_of_a_file(pipeline: Path, name: str, hin
         checkpoint.cast_file(pipeline, out, "bfloat16")
     assert not out.exists()
     file = pipeline / "vae" / "diffusion_pytorch_model.safetensors"
-    with pytest.raises(checkpoint.CheckpointError, match="name a file such as"):
+    with pytest.raises(checkpoint.CheckpointError, match="name a folder such as"):
         checkpoint.quantize_file(file, out, "fp8_channel", max_shard_size="1MB")
 
 
-@pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3-0.6B", "llama.fp8", "v1.0-final", "model.bf16"])
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen2.5", "Qwen3-0.6B", "llama.fp8", "v1.0-final", "model.bf16", "m.hf", "m.new", "m.goof"],
+)
 def test_a_folder_gets_a_name_with_a_dot(pipeline: Path, name: str) -> None:
     out = pipeline.with_name(name)
     checkpoint.cast_file(pipeline, out, "bfloat16")

@@ -439,6 +439,19 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) ->
     assert Path("/dev/full").is_char_device()
 
 
+def test_what_is_missing_beside_a_name_that_is_no_text(tmp_path: Path) -> None:
+    need("os.fsencode")
+    for folder in (b"names", b"nam\xe9s"):
+        place = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), folder)))
+        place.mkdir()
+        Path(os.fsdecode(os.path.join(os.fsencode(place), b"mod\xffel.npz"))).touch()
+        for name in (b"model.npz", b"mo\xff.npz"):
+            path = os.fsdecode(os.path.join(os.fsencode(place), name))
+            for read in (checkpoint.load, checkpoint.inspect):
+                with pytest.raises(FileNotFoundError):
+                    read(path)
+
+
 @pytest.mark.parametrize("name", ["link", "link.safetensors"])
 def test_a_link_to_itself_is_named(tmp_path: Path, name: str) -> None:
     need(LINKS)

@@ -116,6 +116,8 @@ def test_a_missing_file_may_have_a_neighbor(tmp_path: Path) -> None:
         ("--scheme fp8_channel --quiet", False),
         ("--scheme fp8_block", False),  # of deepseek, whose inputs always are
         ("--scheme nvfp4", False),
+        ("--scheme fp8_block --recipe compressed-tensors --block 64x64", False),
+        ("--scheme fp8_channel --map MAP", False),  # with int8_group, which cannot state it
     ],
 )
 def test_inputs_that_keep_engines_from_multiplying_codes(
@@ -123,7 +125,11 @@ def test_inputs_that_keep_engines_from_multiplying_codes(
 ) -> None:
     source, out = tmp_path / "in.safetensors", tmp_path / "out"
     name = "model.layers.0.self_attn.q_proj.weight"
-    checkpoint.save(source, {name: floats(1 << 14).reshape(128, 128)})
+    tensors = {each: floats(1 << 14).reshape(128, 128) for each in (name, name.replace("q_", "o_"))}
+    checkpoint.save(source, tensors)
+    mixed = tmp_path / "map.json"
+    mixed.write_text('{".*o_proj.*": "int8_group"}')
+    options = options.replace("MAP", str(mixed))
     line = run("quantize", source, out, "--max-shard-size", "1GB", *options.split()).stderr
     assert ("--inputs dynamic (--inputs none for this result)" in line) == is_said
 

@@ -381,6 +381,14 @@ def weighted_bytes(name: str, array: Array, numbers: dict[str, Array], **options
     return b"".join(found)
 
 
+def test_a_dry_run_measures_what_a_file_would_lose(tmp_path: Path) -> None:
+    source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
+    measured = checkpoint.quantize_file(source, out, "q4_k_m", dry_run=True, measure=True)
+    assert not out.exists()
+    written = checkpoint.quantize_file(source, out, "q4_k_m")
+    assert [str(row.report) for row in measured.rows] == [str(row.report) for row in written.rows]
+
+
 @pytest.mark.parametrize("scales", ["amax", "best"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_comparison_names_the_scales(tmp_path: Path, scheme: str, scales: Any) -> None:

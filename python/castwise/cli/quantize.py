@@ -3,7 +3,11 @@
 import argparse
 
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning.written_schemes import are_inputs_plain, needed_inputs
+from castwise.checkpoint.planning.written_schemes import (
+    are_inputs_plain,
+    needed_inputs,
+    written_names,
+)
 from castwise.checkpoint.requests.options import Quantize
 from castwise.cli._conversion import ConversionCommand, warn_of_unused
 from castwise.cli._output import say
@@ -53,13 +57,15 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
     if options.inputs is not None or options.quiet:
         return
     recipe = summary.options["recipe"]
-    for scheme in sorted({row.target for row in summary.rows if row.target is not None}):
-        is_plain = are_inputs_plain(scheme, recipe)
-        if is_plain and needed_inputs(options.consumer, recipe, scheme) is None:
-            say(
-                f"inputs of {scheme} stay as they are, so engines decode its weights as they run; "
-                "for engines that multiply codes: --inputs dynamic (--inputs none for this result)"
-            )
+    schemes = written_names({row.target for row in summary.rows})
+    needs = (needed_inputs(options.consumer, recipe, scheme) for scheme in schemes)
+    # Blocks of another size than the scheme's have no statement of inputs.
+    if options.block is None and are_inputs_plain(schemes, recipe) and not any(needs):
+        say(
+            f"inputs of {' and '.join(schemes)} stay as they are, so engines decode weights as "
+            "they run; for engines that multiply codes: --inputs dynamic (--inputs none for this "
+            "result)"
+        )
 
 
 define = ConversionCommand(

@@ -635,17 +635,17 @@ class _Problem:
             sizes = [candidates.nbytes[name] for name in names]
             weights = [importance[name] for name in names]
             shared_targets = {*sizes[0]}.intersection(*sizes[1:])
-            self._options.append(
-                [
-                    Alternative(
-                        target,
-                        sum([size[target] for size in sizes]),
-                        sum([w * row.errors[target] for w, row in zip(weights, rows, strict=True)]),
-                    )
-                    for target in sizes[0]
-                    if target in shared_targets
-                ]
-            )
+            options = [
+                Alternative(
+                    target,
+                    sum([size[target] for size in sizes]),
+                    sum([w * row.errors[target] for w, row in zip(weights, rows, strict=True)]),
+                )
+                for target in sizes[0]
+                if target in shared_targets
+            ]
+            # In other formats some values would be infinite. That weights stay is among the rest.
+            self._options.append([option for option in options if math.isfinite(option.error)])
 
     def advice(self) -> Advice:
         """Choose, and say what else there was, or refuse a limit that nothing fits."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from castwise._core import likely_names
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
@@ -40,8 +39,9 @@ _FILE_SUFFIXES = {
     ".msgpack", ".onnx", ".ot", ".parquet", ".pb", ".pickle", ".pkl", ".plan", ".pt2", ".pte",
     ".tar", ".tflite", ".tgz", ".toml", ".txt", ".yaml", ".zip",
 }  # fmt: skip
-# Letters that a misspelled suffix has too many or too few at most, and the length of a short word.
-_TYPING_ERRORS, _WORD_LENGTH = 2, 3
+_INDEX_SUFFIX = ".index.json"
+# Suffixes that are written and so long that what differs in one letter is no other word.
+_TYPED = (SAFETENSORS, ".gguf", ".keras", ".hdf5")
 
 
 def is_container(path: Path) -> bool:
@@ -69,21 +69,31 @@ def container_of(path: Path, remedy: str | None = None) -> str:
     raise CheckpointError(f"{path}: {suffix_text} names no container; " + remedy)
 
 
-def refuse_file_name(path: Path) -> None:
-    """Refuse the name of a file, perhaps misspelled, for a new folder; `Qwen2.5` is a folder's."""
-    suffix = path.suffix.lower()
-    likely = likely_names(suffix, [*suffixes(is_written=True)]) if suffix[1:].isalpha() else []
-    # Of one or two letters it is a word, such as `model.hf`.
-    is_long = len(suffix) > _WORD_LENGTH
-    alike = [name for name in likely if is_long and abs(len(name) - len(suffix)) <= _TYPING_ERRORS]
-    if not (alike or suffix in _FILE_SUFFIXES) or path.is_dir():
+def refuse_file_name(path: Path, suffix: str | None) -> None:
+    """Refuse the name of a file, perhaps misspelled, for a new folder; `Qwen2.5` is a folder's.
+
+    `suffix` is that of a file that the result can be; None if it can be a folder only.
+    """
+    named = path.suffix.lower()
+    is_file = named in _FILE_SUFFIXES or any(_is_misspelled(named, name) for name in _TYPED)
+    if not is_file or path.is_dir():
         return
-    file_name, folder = path.with_suffix(alike[0] if alike else SAFETENSORS).name, path.stem
-    tool = f"; {_OTHER_TOOLS[suffix]}" if suffix in _OTHER_TOOLS else ""
+    stem = path.name.removesuffix(_INDEX_SUFFIX) if path.name.endswith(_INDEX_SUFFIX) else path.stem
+    folder = stem.removesuffix(SAFETENSORS)
+    file_name = "" if suffix is None else f"a file such as {folder}{suffix}, or "
+    tool = f"; {_OTHER_TOOLS[named]}" if named in _OTHER_TOOLS else ""
     raise CheckpointError(
-        f"{path}: castwise writes no {suffix} files; name a file such as {file_name}, or a folder "
-        f"such as {folder}{tool}"
+        f"{path}: castwise writes no {named} files; name {file_name}a folder such as {folder}{tool}"
     )
+
+
+def _is_misspelled(text: str, name: str) -> bool:
+    """Return True if a letter is wrong, missing or too much, or two letters changed places."""
+    pairs = zip(text, name, strict=False)
+    start = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(text), len(name)))
+    left, right = text[start:], name[start:]
+    is_swapped = left[:2] == right[1::-1] and left[2:] == right[2:]
+    return left != right and (is_swapped or left[1:] in {right, right[1:]} or left == right[1:])
 
 
 def written_suffixes() -> str:

@@ -113,7 +113,9 @@ def _neighbor(path: Path) -> Path | None:
         names = os.listdir(path.parent)
     except OSError:  # the folder is missing, too
         return None
-    likely = likely_names(path.name, names)
+    # Of other names, which are no text, none is a spelling.
+    names = [name for name in names if name.isprintable()]
+    likely = likely_names(path.name, names) if path.name.isprintable() else None
     return path.with_name(likely[0]) if likely else None
 
 

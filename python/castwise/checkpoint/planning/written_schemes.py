@@ -204,13 +204,21 @@ def _rows_with_inputs(inputs: str | float) -> list[Written]:
     return [row for row in (*WRITTEN, *WRITTEN_WITH_INPUTS) if row.inputs == kind]
 
 
-def are_inputs_plain(scheme: str, recipe: str) -> bool:
+def are_inputs_plain(schemes: Collection[str], recipe: str) -> bool:
     """Return True for codes that engines multiply only if inputs are stated to be quantized, too.
 
-    Few engines multiply codes of 4 bits; and those of MX in any case.
+    Few engines multiply codes of 4 bits; and those of MX in any case. False where another scheme
+    of the same checkpoint cannot state it.
     """
-    is_multiplied = scheme in _MULTIPLIED and _states(scheme, recipe, "dynamic")
-    return is_multiplied and written_row(scheme, recipe).inputs == "none"
+    if not all(_states(scheme, recipe, "dynamic") for scheme in schemes):
+        return False
+    rows = [written_row(scheme, recipe) for scheme in schemes if scheme in _MULTIPLIED]
+    return bool(rows) and all(row.inputs == "none" for row in rows)
+
+
+def written_names(names: Collection[str | None]) -> list[str]:
+    """Return the schemes among names of formats and schemes, each once."""
+    return sorted({row.scheme for row in WRITTEN}.intersection(names) - {None})
 
 
 def needed_inputs(consumer: str | None, recipe: str, scheme: str) -> str | None:

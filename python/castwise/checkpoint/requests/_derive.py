@@ -105,7 +105,7 @@ def planned_derivation(
         limit = output.limit
         if isinstance(checkpoint.file, WholeModelReader) and not is_container(destination):
             limit = limit or sys.maxsize  # a model in itself becomes a folder
-        is_file = becomes_file(checkpoint, destination, limit)
+        is_file = becomes_file(checkpoint, destination, limit, suffix)
         is_other = is_file and not request.is_plain
         is_other = is_other and destination.suffix.lower() != suffix
         # The rest is what cannot be a file of any kind; ToFile says what can.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from castwise._core import finfo
+from castwise._options import SAFETENSORS
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import is_container, refuse_file_name, source_path
@@ -85,15 +86,18 @@ class PlannedConversion:
         return *self.about, rows, *facts
 
 
-def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:
+def becomes_file(
+    source: Checkpoint, destination: Path, limit: int | None, suffix: str = SAFETENSORS
+) -> bool:
     """Return True if a source becomes one file, as the destination names one.
 
+    `suffix` is that of a file that the result can be, unless there is a limit of its size.
     CheckpointError: the source becomes a folder, and the name is that of a file.
     """
     is_file = is_container(destination) and not destination.is_dir()
     if is_file or (limit is None and not source.is_folder):
         return True
-    refuse_file_name(destination)
+    refuse_file_name(destination, suffix if limit is None else None)
     return False
 
 

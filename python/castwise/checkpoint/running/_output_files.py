@@ -204,6 +204,13 @@ def joined_source(target: OutputFile) -> Reader | None:
     return JoinedShards(shards) if len(shards) == len(readers) else None
 
 
+class _Nothing(io.BufferedRandom):
+    """A file that keeps nothing, and so has no length."""
+
+    def truncate(self, size: int | None = None) -> int:
+        return size or 0
+
+
 @contextmanager
 def _discarding(name: str) -> Iterator[BinaryIO]:
     """Open what takes the bytes of a file and keeps none of them."""
@@ -214,8 +221,8 @@ def _discarding(name: str) -> Iterator[BinaryIO]:
             yield cast("BinaryIO", file)
         return
     # Opened by number, so that nobody takes its folder for one of files.
-    with os.fdopen(os.open(os.devnull, os.O_RDWR), "r+b") as file:
-        yield file
+    with _Nothing(io.FileIO(os.open(os.devnull, os.O_RDWR), "r+")) as file:
+        yield cast("BinaryIO", file)
 
 
 def least_nbytes(tensors: Iterable[Planned]) -> int:

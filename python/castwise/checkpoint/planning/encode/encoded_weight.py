@@ -285,19 +285,21 @@ class EncodedWeight:
         if not self._kind.needs_amax:
             check_finite(array, self.info.name, threads=1)
         arguments = self._arguments(array.shape)
-        q, report = quantize_slab(array, **arguments, importance=importance), None
+        q = quantize_slab(array, **arguments, importance=importance)
+        whole: Report | None = None
         if self._kind.parts[0] in parts.values():
             (report,) = compare_decoded(array[None], q)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
             if exceeds_scales(lost_to_scales(array, q, quantize)):
                 report = _add_saturated(report, report.count - report.zero_in)
+            whole = report
             if self._numbers is not None:
                 axis = -2 if self.encoding.written.is_transposed else -1
                 to = np.float64 if array.dtype == np.float64 else np.float32
                 values = dequantize(q, to, threads=1)
-                report = weighted_report(report, array, values, importance, axis)
-        return _take_parts(parts, q), report
+                whole = weighted_report(report, array, values, importance, axis)
+        return _take_parts(parts, q), whole
 
     def group_amax(self) -> float:
         """Return the largest magnitude of the weights that share its scale; files are open."""
