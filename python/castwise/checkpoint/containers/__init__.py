@@ -40,8 +40,8 @@ _FILE_SUFFIXES = {
     ".tar", ".tflite", ".tgz", ".toml", ".txt", ".yaml", ".zip",
 }  # fmt: skip
 _INDEX_SUFFIX = ".index.json"
-# Suffixes that are written and so long that what differs in one letter is no other word.
-_TYPED = (SAFETENSORS, ".gguf", ".keras", ".hdf5")
+# The letters of a suffix, with its dot, from which on one that differs in a letter is no other word.
+_LONG = 5
 
 
 def is_container(path: Path) -> bool:
@@ -75,7 +75,8 @@ def refuse_file_name(path: Path, suffix: str | None) -> None:
     `suffix` is that of a file that the result can be; None if it can be a folder only.
     """
     named = path.suffix.lower()
-    is_file = named in _FILE_SUFFIXES or any(_is_misspelled(named, name) for name in _TYPED)
+    written = [name for name in suffixes(is_written=True) if len(name) >= _LONG]
+    is_file = named in _FILE_SUFFIXES or any(_is_misspelled(named, name) for name in written)
     if not is_file or path.is_dir():
         return
     stem = path.name.removesuffix(_INDEX_SUFFIX) if path.name.endswith(_INDEX_SUFFIX) else path.stem
