@@ -40,7 +40,7 @@ _FILE_SUFFIXES = {
     ".tar", ".tflite", ".tgz", ".toml", ".txt", ".yaml", ".zip",
 }  # fmt: skip
 _INDEX_SUFFIX = ".index.json"
-# The letters of a suffix, with its dot, from which on one that differs in a letter is no other word.
+# The length of a suffix, with its dot, from which on one other letter makes no other word.
 _LONG = 5
 
 
