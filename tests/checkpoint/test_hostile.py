@@ -441,7 +441,7 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) ->
 
 def test_what_is_missing_beside_a_name_that_is_no_text(tmp_path: Path) -> None:
     need("os.fsencode")
-    for folder in (b"names", b"nam\xe9s"):
+    for folder in (b"names", b"\xe9t\xe9"):
         place = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), folder)))
         place.mkdir()
         Path(os.fsdecode(os.path.join(os.fsencode(place), b"mod\xffel.npz"))).touch()

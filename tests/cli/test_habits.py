@@ -97,7 +97,7 @@ def test_no_words_show_what_to_type() -> None:
 
 def test_a_missing_file_may_have_a_neighbor(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "model.safetensors", {"w": floats(4)})
-    line = run("inspect", tmp_path / "modle.safetensors", code=2).stderr
+    line = run("inspect", tmp_path / "mdel.safetensors", code=2).stderr
     assert line.endswith(
         f"No such file or directory; did you mean {tmp_path / 'model.safetensors'}?\n"
     )
