@@ -75,8 +75,7 @@ def refuse_file_name(path: Path, suffix: str | None) -> None:
     `suffix` is that of a file that the result can be; None if it can be a folder only.
     """
     named = path.suffix.lower()
-    written = [name for name in suffixes(is_written=True) if len(name) >= _LONG]
-    is_file = named in _FILE_SUFFIXES or any(_is_misspelled(named, name) for name in written)
+    is_file = named in _FILE_SUFFIXES or (named != "" and _is_like_written(named))
     if not is_file or path.is_dir():
         return
     stem = path.name.removesuffix(_INDEX_SUFFIX) if path.name.endswith(_INDEX_SUFFIX) else path.stem
@@ -86,6 +85,12 @@ def refuse_file_name(path: Path, suffix: str | None) -> None:
     raise CheckpointError(
         f"{path}: castwise writes no {named} files; name {file_name}a folder such as {folder}{tool}"
     )
+
+
+def _is_like_written(suffix: str) -> bool:
+    """Return True if a suffix may be meant for a long one that is written."""
+    names = (name for name in suffixes(is_written=True) if len(name) >= _LONG)
+    return any(_is_misspelled(suffix, name) for name in names)
 
 
 def _is_misspelled(text: str, name: str) -> bool:
