@@ -48,6 +48,7 @@ __all__ = [
     "PolicyBase",
     "PolicyMap",
     "SurveyTables",
+    "UnfitError",
     "__version__",
     "accelerated_pairs",
     "arrays_finite",
