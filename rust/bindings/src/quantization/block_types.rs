@@ -45,9 +45,9 @@ pub(crate) fn encode_block_type(
     let numbers = importance.map(|numbers| numbers_of_columns(numbers, columns)).transpose()?;
     let call = move || {
         let (x, blocks) = (source.get(), target.get());
+        let request = BlockRequest { columns, importance: numbers.as_deref(), is_best: best };
         // SAFETY: numpy vouched for memory of so many dense blocks, which `operands` counted, and which are apart; the
         // target is writeable.
-        let request = BlockRequest { columns, importance: numbers.as_deref(), is_best: best };
         unsafe { core::encode_block_type(row, x.cast(), blocks, count, &request) }
     };
     Ok(release(blocks.py(), count * row.elements * 4, call))
