@@ -17,7 +17,7 @@ import tiny
 import torch
 import transformers
 from castwise import checkpoint
-from castwise.checkpoint.planning import derived_checkpoint
+from castwise.checkpoint.planning import consumers_check
 from castwise.quantization import consumers
 from castwise.quantization.producers.registry import WRITTEN
 
@@ -102,7 +102,7 @@ def told_outcome(plain: Path, model: Any, result: Path) -> Outcome:
 def write_anyway(plain: Path, result: Path, recipe: str, scheme: Any) -> None:
     """Quantize a model that the check of its consumers would refuse."""
     options: Any = {"recipe": recipe, "consumer": None}
-    with mock.patch(f"{derived_checkpoint.__name__}.check_consumers"):
+    with mock.patch(f"{consumers_check.__name__}.check_consumers"):
         checkpoint.quantize_file(plain, result, scheme, **options)
 
 

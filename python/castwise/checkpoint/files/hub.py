@@ -114,7 +114,7 @@ def _neighbor(path: Path) -> Path | None:
     except OSError:  # the folder is missing, too
         return None
     # Of other names, which are no text, none is a spelling.
-    names = [name for name in names if name.isprintable()]
+    names = sorted(name for name in names if name.isprintable())
     likely = likely_names(path.name, names) if path.name.isprintable() else None
     return path.with_name(likely[0]) if likely else None
 
