@@ -5,8 +5,6 @@
 //! most that of the point. There are many such parabolas, and no bound leaves few of them, so trials are as close as codes
 //! need it:
 //!
-//! * For codes of at most 4 bits, [`sweep`](super::sweep) finds the best scales by a histogram, and few are tried by the
-//!   elements themselves. For others:
 //! * Coarse ones go down from a scale above that of the largest magnitude, each by the same part of a step of the largest code,
 //!   or to the next stored scale, if that is farther. They end where the largest magnitude alone, limited to the farthest code,
 //!   loses as much as the least error so far, or where all are worse than that by more than chance. Where errors are not
@@ -22,13 +20,11 @@
 use super::amaxes::BlockAmaxes;
 use super::importance::Importance;
 use super::integer_sums::{
-    Batch, CodeSums, FEW, FewSums, LANES, Lanes, Outcome, Span, Sums, energy, keys, lane, least, rank,
-    shorten,
+    Batch, CodeSums, LANES, Lanes, Outcome, Sums, energy, keys, lane, least, rank, shorten,
 };
 use super::scales::{Limits, Scales};
 use super::source::{Elements, Source};
-use super::sweep::{Block, Room as SweepRoom, Sweep};
-use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
+use crate::codec::pivot::{Binary64, FloatPivot};
 use crate::codec::reference::worth;
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
@@ -80,13 +76,6 @@ impl StoredFloats {
         split - (split - magnitude)
     }
 
-    /// Returns what float32 needs in place of `least`, for magnitudes times a power of two.
-    fn least_single(&self, power: f64) -> f32 {
-        let least =
-            (self.least * 2f64.powi(Binary32::MANTISSA as i32 - Binary64::MANTISSA as i32) * power) as f32;
-        if least.is_finite() { least } else { 0.0 }
-    }
-
     /// Returns the distance from a number to the next one.
     fn step(&self, number: f64) -> f64 {
         f64::from_bits(number.to_bits() >> Binary64::MANTISSA << Binary64::MANTISSA) * self.part
@@ -115,7 +104,6 @@ pub(super) struct IntegerSearch {
     has_zeros: bool,
     has_signs: bool,
     importance: Option<Importance>,
-    sweep: Option<Sweep>,
     /// The largest magnitude of codes, less their zero point.
     reach: f64,
     /// The largest scale whose products the dtype of the weight has.
@@ -143,7 +131,6 @@ pub(super) struct Room {
     read: Vec<f32>,
     powers: Vec<f64>,
     shorts: Vec<[i16; 2]>,
-    sweep: SweepRoom,
 }
 
 impl IntegerSearch {
@@ -160,16 +147,14 @@ impl IntegerSearch {
         let spacing = SPACING / reach;
         let stored_floats = StoredFloats::new(stored);
         let ranks_stored = stored_floats.part / 2.0 >= spacing;
-        // Zero points turn codes around already.
-        let has_signs = signs == Signs::Both && stored.signed && !has_zeros && low != -high;
         Self {
             stored: stored_floats,
             low,
             high,
             has_zeros,
-            has_signs,
+            // Zero points turn codes around already.
+            has_signs: signs == Signs::Both && stored.signed && !has_zeros && low != -high,
             importance,
-            sweep: Sweep::new((low, high), has_zeros, has_signs, stored.mantissa_bits),
             reach,
             most: (most / reach).min(worth(stored, stored.max_code())),
             spacing,
@@ -254,100 +239,11 @@ impl IntegerSearch {
         if amax == 0.0 || !amax.is_finite() {
             return own;
         }
-        let Room { elements, weights, shorts, powers, sweep: swept, .. } = room;
+        let Room { elements, weights, shorts, powers, .. } = room;
         let end = elements.len().min(start + size);
         let weights = weights.get(start..end).unwrap_or_default();
-        if let Some(sweep) = &self.sweep {
-            return self.best_of_sweep(sweep, (&elements[start..end], weights), powers[block], own, swept);
-        }
         let block = (&elements[start..end], weights, powers[block]);
         Trials::new(Level::active(), self, block, (amax, shorts)).search(own, amax)
-    }
-
-    /// Returns the best of the recipe's own scale and those that a sweep finds.
-    fn best_of_sweep(
-        &self,
-        sweep: &Sweep,
-        (elements, weights): (&[f32], &[f32]),
-        power: f64,
-        own: Trial,
-        room: &mut SweepRoom,
-    ) -> Trial {
-        if own.scale.is_nan() || own.scale <= 0.0 {
-            return own;
-        }
-        let step = own.scale * power;
-        let block = Block {
-            elements,
-            weights,
-            own: step as f32,
-            lowest: (step * LOWEST) as f32,
-            least: self.stored.least_single(power),
-        };
-        let (tops, totals) = sweep.find(Level::active(), &block, room);
-        let mut trials = [own; FEW];
-        for (trial, top) in trials[1..].iter_mut().zip(tops) {
-            *trial = self.stored_or(own, f64::from(top.scale) / power, f64::from(top.zero));
-        }
-        let (errors, refits) = self.errors((elements, weights), power, totals.energy, &trials);
-        let own_error = errors[0];
-        let mut best = (own_error, own);
-        let mut keep_less = |errors: &[f64; FEW], trials: &[Trial; FEW]| {
-            for (&error, &trial) in errors.iter().zip(trials) {
-                best = if error < best.0 { (error, trial) } else { best };
-            }
-        };
-        keep_less(&errors, &trials);
-        if self.refits > 0 {
-            for (trial, refit) in trials.iter_mut().zip(refits) {
-                *trial = self.stored_or(own, refit, trial.zero);
-            }
-            let (errors, _) = self.errors((elements, weights), power, totals.energy, &trials);
-            keep_less(&errors, &trials);
-        }
-        let is_exact = own_error < EXACT * step * step * totals.weight;
-        let is_less = best.0 < own_error * self.less;
-        if is_less && !is_exact { best.1 } else { own }
-    }
-
-    /// Returns the trial of the stored scale next to one, or the other trial if there is none.
-    fn stored_or(&self, other: Trial, scale: f64, zero: f64) -> Trial {
-        let magnitude = self.stored.round(scale.abs());
-        let is_stored = (magnitude > 0.0) & (magnitude <= self.most);
-        if is_stored { Trial { scale: magnitude.copysign(scale), zero } } else { other }
-    }
-
-    /// Returns the errors of trials, and the scales of the lowest points of their parabolas.
-    fn errors(
-        &self,
-        (elements, weights): (&[f32], &[f32]),
-        power: f64,
-        energy: f64,
-        trials: &[Trial; FEW],
-    ) -> ([f64; FEW], [f64; FEW]) {
-        let spans = trials.map(|Trial { scale, zero }| Span {
-            scale: (scale * power) as f32,
-            low: (self.low - zero) as f32,
-            high: (self.high - zero) as f32,
-        });
-        let level = Level::active();
-        let sums = match (weights.is_empty(), self.refits > 0) {
-            (true, false) => level.run(FewSums::<false, false> { elements, weights, spans }),
-            (true, true) => level.run(FewSums::<false, true> { elements, weights, spans }),
-            (false, false) => level.run(FewSums::<true, false> { elements, weights, spans }),
-            (false, true) => level.run(FewSums::<true, true> { elements, weights, spans }),
-        };
-        let (mut errors, mut refits) = ([0.0; FEW], [0.0; FEW]);
-        for (index, [squares, slopes]) in sums.into_iter().enumerate() {
-            let scale = f64::from(spans[index].scale);
-            let step = scale * scale;
-            // The squares of codes, as elements are codes and what they lose.
-            let codes = energy / step - (slopes + slopes + squares);
-            let moves = if codes > 1e-3 { slopes / codes } else { 0.0 };
-            errors[index] = squares * step;
-            refits[index] = (scale + scale * moves) / power;
-        }
-        (errors, refits)
     }
 
     /// Reads what weights the errors of blocks side by side, if they are weighted.

@@ -16,7 +16,7 @@ const CHUNK: usize = 256;
 
 /// Added to a small float32 and subtracted again, it leaves the nearest integer, ties to even; the last bits of the sum are
 /// that integer.
-pub(super) const MAGIC: f32 = 1.5 / f32::EPSILON;
+const MAGIC: f32 = 1.5 / f32::EPSILON;
 
 /// Of an element of 1, the integer.
 const UNIT: f32 = (1 << 14) as f32;
@@ -191,101 +191,6 @@ impl<const WEIGHTED: bool> Kernel for Sums<'_, WEIGHTED> {
             lowest[lane] = (squares[lane] - slopes[lane] * moves) * step;
         }
         Sought { errors, lowest, refits, is_stored }
-    }
-}
-
-/// Trials that are made by elements side by side.
-pub(super) const FEW: usize = 4;
-
-/// Groups of elements whose squares are added in float32.
-const GROUPS: usize = 256;
-
-/// A scale, and the codes that it has.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Span {
-    pub(super) scale: f32,
-    pub(super) low: f32,
-    pub(super) high: f32,
-}
-
-/// Adds squares of what elements lose under some scales, in steps, and its products with codes, if these are wanted: elements
-/// in lanes.
-pub(super) struct FewSums<'a, const WEIGHTED: bool, const SLOPES: bool> {
-    pub(super) elements: &'a [f32],
-    pub(super) weights: &'a [f32],
-    pub(super) spans: [Span; FEW],
-}
-
-impl<const WEIGHTED: bool, const SLOPES: bool> Kernel for FewSums<'_, WEIGHTED, SLOPES> {
-    type Output = [[f64; 2]; FEW];
-
-    #[inline(always)]
-    fn run(self) -> Self::Output {
-        let Self { elements, weights, spans } = self;
-        let mut result = [[0.0; 2]; FEW];
-        for (span, [squares, slopes]) in spans.into_iter().zip(&mut result) {
-            let mut start = 0;
-            while start < elements.len() {
-                let end = elements.len().min(start + GROUPS * LANES);
-                let (groups, rest) = in_lanes(&elements[start..end]);
-                let (factors, others) =
-                    in_lanes(if WEIGHTED { &weights[start..end] } else { &elements[start..end] });
-                let mut sums = [[0f32; LANES]; 2];
-                for (values, factors) in groups.iter().zip(factors) {
-                    add::<WEIGHTED, SLOPES>(span, values, factors, &mut sums);
-                }
-                if groups.len() * LANES < end - start {
-                    add::<WEIGHTED, SLOPES>(span, &rest, &others, &mut sums);
-                }
-                *squares += f64::from(sum(sums[0]));
-                *slopes += if SLOPES { f64::from(sum(sums[1])) } else { 0.0 };
-                start = end;
-            }
-        }
-        result
-    }
-}
-
-/// Returns groups of elements, and the rest with zeros behind it.
-#[inline(always)]
-pub(super) fn in_lanes(elements: &[f32]) -> (&[Lanes<f32>], Lanes<f32>) {
-    let (groups, others) = elements.as_chunks();
-    let mut rest = [0.0; LANES];
-    rest[..others.len()].copy_from_slice(others);
-    (groups, rest)
-}
-
-/// Adds lanes, half of them to the others.
-#[inline(always)]
-pub(super) fn sum(mut lanes: Lanes<f32>) -> f32 {
-    for lane in 0..8 {
-        lanes[lane] += lanes[lane + 8];
-    }
-    for lane in 0..4 {
-        lanes[lane] += lanes[lane + 4];
-    }
-    (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
-}
-
-#[inline(always)]
-fn add<const WEIGHTED: bool, const SLOPES: bool>(
-    Span { scale, low, high }: Span,
-    values: &Lanes<f32>,
-    factors: &Lanes<f32>,
-    [square, slope]: &mut [Lanes<f32>; 2],
-) {
-    let inverse = 1.0 / scale;
-    for lane in 0..LANES {
-        let quotient = values[lane] * inverse;
-        let code = (quotient + MAGIC) - MAGIC;
-        let code = if code > low { code } else { low };
-        let code = if code < high { code } else { high };
-        let lost = quotient - code;
-        let weighted = if WEIGHTED { lost * factors[lane] } else { lost };
-        square[lane] += lost * weighted;
-        if SLOPES {
-            slope[lane] += code * weighted;
-        }
     }
 }
 

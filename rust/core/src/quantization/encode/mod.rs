@@ -11,8 +11,8 @@
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
 //! * `zeros`: what becomes of their signs.
 //! * `scale_errors`: what a stored scale loses. `scale_search`: scales of least squared error; `error_table`: the same by a
-//!   table, of bf16; `integer_search`: those of integers, with zero points, by `integer_sums`, of few bits after a `sweep`;
-//!   `importance`: what weights them.
+//!   table, of bf16; `integer_search`: those of integers, with zero points, by `integer_sums`; `importance`: what weights
+//!   them.
 //! * `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
@@ -32,7 +32,6 @@ mod scale_errors;
 mod scale_search;
 mod scales;
 mod source;
-mod sweep;
 mod zeros;
 
 pub use amaxes::block_amax;
