@@ -1,4 +1,5 @@
-//! The one error of the core. Every text names the argument, the value and the remedy, in the words of no language.
+//! The one error of the core. Every text names the argument, the value and the remedy, in the words of no language but for two of
+//! [`crate::quantization`] that name Python's options.
 
 use std::fmt;
 
