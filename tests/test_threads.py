@@ -13,6 +13,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import _core
+from child_processes import in_a_child
 from processes import run_python
 from system_parts import need
 
@@ -91,10 +92,7 @@ def test_a_child_of_a_fork_has_its_threads_to_itself() -> None:
     want = castwise.cast(x, "float16", threads=1).tobytes()
     with ThreadPoolExecutor(2) as pool:
         running = [pool.submit(castwise.cast, x, "float16", threads=2) for _ in range(8)]
-        child = os.fork()
-        if child == 0:
-            os._exit(int(castwise.cast(x, "float16", threads=2).tobytes() != want))
-        assert os.waitpid(child, 0)[1] == 0
+        assert in_a_child(lambda: castwise.cast(x, "float16", threads=2).tobytes()) == want
         assert all(cast.result().tobytes() == want for cast in running)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from castwise import checkpoint
 from castwise.checkpoint.planning.derived_reader import DerivedReader, RemoteShard
 from castwise.checkpoint.requests.conversion import open_planned
 from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
+from child_processes import in_a_child
 from system_parts import need
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
@@ -75,10 +74,6 @@ def test_a_process_forked_while_a_thread_plans_can_plan(tmp_path: Path, model: P
         with ThreadPoolExecutor(1) as executor:
             late = executor.submit(derive, shard(replan_late))
             assert plans.wait(60)
-            child = os.fork()
-            if child == 0:
-                signal.alarm(20)
-                os._exit(derive(shard(replan)) != "encode")
-            status = os.waitpid(child, 0)[1]
+            answer = in_a_child(lambda: derive(shard(replan)).encode())
             go_on.set()
-            assert (status, late.result()) == (0, "encode")
+            assert (answer, late.result()) == (b"encode", "encode")
