@@ -8,8 +8,10 @@ import peers
 
 
 def torch() -> ModuleType:
-    """The real torch."""
-    return peers.torch()
+    """The real torch, with one thread: two processes test, and its threads wait in loops."""
+    module = peers.torch()
+    module.set_num_threads(1)
+    return module
 
 
 def jax() -> ModuleType:
