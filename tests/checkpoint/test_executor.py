@@ -29,6 +29,7 @@ from castwise.checkpoint.running._batches import TensorRange, cut_ranges
 from sharded_folder import OPTIONS, contents, tensors
 
 BATCH_BYTES = 20_000
+LIMIT = 300  # seconds, after which a cluster is given up
 CLUSTER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "cluster_cast.py"
 
 
@@ -139,9 +140,12 @@ def test_workers_of_a_cluster_killed_at_random(
             def kill() -> None:
                 while len(killed) < 3 and not done.wait(0.5):
                     nanny = pick.choice(list(cluster.workers.values()))
-                    with suppress(OSError, AttributeError):  # it is being started again
-                        os.kill(nanny.pid, signal.SIGKILL)
-                        killed.append(nanny.pid)
+                    pid = nanny.pid  # None while it is being started again
+                    if pid is None:
+                        continue
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        killed.append(pid)
 
             killer = threading.Thread(target=kill)
             killer.start()
@@ -182,6 +186,7 @@ def test_workers_of_other_clusters(
         capture_output=True,
         text=True,
         check=False,
+        timeout=LIMIT,
     )
     assert result.returncode == 0, result.stderr
     assert "converted in this process" not in result.stderr
