@@ -22,20 +22,25 @@ ALL = ("/castwise/checkpoint/", "/contextlib.py", "/shutil.py")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and POSIX signals")
 
 
+# Every bytecode (stride 1) takes 25 minutes, and is run by hand.
 @pytest.mark.parametrize(
-    ("every", "stride", "parts"),
+    ("start", "every", "stride", "parts"),
     [
-        pytest.param(37, "199", WRITING, id="some"),
-        # Every bytecode (stride 1) takes 25 minutes, and is run by hand.
-        pytest.param(1, "31", WRITING, id="more", marks=pytest.mark.exhaustive),
-        pytest.param(1, "199", ALL, id="everywhere", marks=pytest.mark.exhaustive),
+        pytest.param(0, 37, 199, WRITING, id="some"),
+        *(
+            pytest.param(
+                start, 9, stride, parts, id=f"{name}-{start}", marks=pytest.mark.exhaustive
+            )
+            for name, stride, parts in (("more", 31, WRITING), ("everywhere", 199, ALL))
+            for start in range(9)
+        ),
     ],
 )
 def test_a_signal_at_any_bytecode(
-    tmp_path: Path, every: int, stride: str, parts: tuple[str, ...]
+    tmp_path: Path, start: int, every: int, stride: int, parts: tuple[str, ...]
 ) -> None:
     result = subprocess.run(
-        [sys.executable, SIGNALLER, tmp_path, str(every), stride, *parts],
+        [sys.executable, SIGNALLER, tmp_path, *map(str, (start, every, stride)), *parts],
         capture_output=True,
         text=True,
         check=False,

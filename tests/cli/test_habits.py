@@ -58,6 +58,8 @@ def examples(command: str) -> list[list[str]]:
         ("cast a b --xyzzy=1", "cast SRC DST [OPTIONS]", "castwise cast --help lists them"),
         ("cast a", "cast SRC DST [OPTIONS]", "DST is missing; castwise cast --help shows examples"),
         ("cast a b c", "cast SRC DST [OPTIONS]", "too many arguments: c"),
+        ("cast a b bf16", "cast SRC DST [OPTIONS]", "bf16; did you mean --dtype bf16?"),
+        ("quantize a b nvfp4", "quantize SRC DST [OPTIONS]", "did you mean --scheme nvfp4?"),
         (
             "cast a b --rounding nearest-evne",
             "cast SRC DST [OPTIONS]",

@@ -1,8 +1,8 @@
 """Raise a signal at one bytecode after the other of small writes; a script, not a test.
 
-Usage: signal_at_every_step.py FOLDER EVERY STRIDE PART... Each case (what is written) is combined
-with each way (which signals, and what the process does with them); one in EVERY combinations is
-run. The signal is raised at every
+Usage: signal_at_every_step.py FOLDER START EVERY STRIDE PART... Each case (what is written) is
+combined with each way (which signals, and what the process does with them); one in EVERY
+combinations is run, from number START on. The signal is raised at every
 STRIDE-th bytecode of the source files whose paths have a PART in them, and handled where Python
 handles signals. Afterwards the folder of the destination must hold what it held before, or the
 complete result, and no other file; after one signal the handlers must be as before.
@@ -145,6 +145,7 @@ def in_a_child(tracer: Tracer, function: Callable[[], object]) -> int:
     """The exit code as a shell gives it, 128 and the signal that ended the process."""
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # so that a write that waits for ever fails by this signal's code
         for number in SIGNALS[1:]:
             signal.signal(number, signal.SIG_DFL)
         os._exit(tracer.run(function))
@@ -223,13 +224,13 @@ def sweep(case: Case, way: Way, folder: Path, parts: tuple[str, ...], steps: Ite
     return done
 
 
-def main(folder: Path, every: int, stride: int, *parts: str) -> None:
+def main(folder: Path, start: int, every: int, stride: int, *parts: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also if this process ignores it
     for number in SIGNALS[1:]:
         signal.signal(number, signal.SIG_DFL)
     with redirect_stdout(io.StringIO()):
         cli.main(["formats"])  # its handlers stay for the ways that use this process
-    for index, (case, way) in list(enumerate(combinations(folder)))[::every]:
+    for index, (case, way) in list(enumerate(combinations(folder)))[start::every]:
         # Without fsync, which takes most of the time and leaves no file.
         with case.lacking or nullcontext(), patch("os.fsync"):
             try:
@@ -240,4 +241,4 @@ def main(folder: Path, every: int, stride: int, *parts: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:5]), *sys.argv[5:])
