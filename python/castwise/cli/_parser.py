@@ -5,6 +5,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import castwise
@@ -189,5 +190,24 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         command.check_options(arguments[place + 1 :])
     options, others = parser.parse_known_args(arguments)
     if others:
-        command.error(f"too many arguments: {' '.join(others)}")
+        command.error(f"too many arguments: {' '.join(others)}{_option_hint(command, others)}")
     return options
+
+
+def _option_hint(command: CommandParser, values: Sequence[str]) -> str:
+    """Return the option of a command that takes the only value, if that names a format or scheme.
+
+    Functions of numpy and of castwise take a dtype or scheme without a keyword.
+    """
+    from castwise import quantization  # noqa: PLC0415 - where the arguments are wrong alone
+
+    options = command._option_string_actions
+    if len(values) != 1:
+        return ""
+    if "--scheme" in options and values[0] in {scheme.name for scheme in quantization.schemes()}:
+        return f"; did you mean --scheme {values[0]}?"
+    if "--dtype" in options:
+        with suppress(TypeError, ValueError):
+            castwise.caster("float32", values[0])
+            return f"; did you mean --dtype {values[0]}?"
+    return ""

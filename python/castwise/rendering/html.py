@@ -21,23 +21,25 @@ from castwise.text.brief import counted
 # Rows of a table in a notebook, whose file keeps them.
 _ROWS_OF_FRAGMENT = 100
 
-# Blue and orange are told apart by all who see colors, and differ in print. A fragment has its own
-# paper: a notebook may be light on a dark system, where light ink would be invisible on its page.
+# Borders belong to cells, as those of rows stay behind where a cell is sticky. Blue and orange
+# are told apart by all who see colors, and differ in print. A fragment has its own paper: a
+# notebook may be light on a dark system, where light ink would be invisible on its page.
 _STYLE = """\
 .castwise{--ink:#1b1b1b;--paper:#fff;--faint:#d9d9d9;--bar:#0b61a4;--mark:#b34700;
 color:var(--ink);background:var(--paper);font:14px/1.45 system-ui,sans-serif}
 @media(prefers-color-scheme:dark){.castwise{--ink:#e8e8e8;--paper:#161616;--faint:#444;
 --bar:#6cb6f5;--mark:#ff9d57}}
 .castwise .wide{overflow:auto;max-height:90vh}
-.castwise table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;
-margin:.6em 0}
+.castwise table{border-collapse:separate;border-spacing:0;font-size:13px;
+font-variant-numeric:tabular-nums;margin:.6em 0}
 .castwise th,.castwise td{padding:.15em .5em;text-align:right;white-space:pre}
 .castwise thead th{position:sticky;top:0;background:var(--paper)}
 .castwise :is(th,td):first-child{position:sticky;left:0;background:var(--paper);padding-left:0}
 .castwise thead th:first-child{z-index:1}
-.castwise tr{border-top:1px solid var(--faint);background:none}
-.castwise thead tr,.castwise tfoot tr{border-top:0;border-bottom:1px solid var(--ink)}
-.castwise tfoot tr{border-top:1px solid var(--ink);border-bottom:0;font-weight:600}
+.castwise tr{background:none}
+.castwise tbody tr+tr>*{border-top:1px solid var(--faint)}
+.castwise thead th{border-bottom:1px solid var(--ink)}
+.castwise tfoot tr>*{border-top:1px solid var(--ink);font-weight:600}
 .castwise b{color:var(--mark)}
 .castwise p{margin:.2em 0}
 .castwise details{margin:.2em 0}
