@@ -75,7 +75,9 @@ BlockTypeName: TypeAlias = Literal[
 ]
 """The types of blocks of llama.cpp that castwise writes."""
 
-MixName: TypeAlias = Literal["q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"]
+MixName: TypeAlias = Literal[
+    "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"
+]
 """The mixes of llama.cpp."""
 
 StoredScheme: TypeAlias = (
