@@ -314,7 +314,7 @@ def scales() -> str:
 def of_experts(loading: Loading) -> str:
     """Which schemes a consumer loads of experts, beside those of linear layers."""
     missing = [name for name in loading.schemes if name not in loading.experts]
-    if loading.stacks:
+    if loading.stacks and not loading.experts:
         return f"{', '.join(f'`{name}`' for name in loading.stacks)}, all in one tensor"
     if not loading.experts:
         return "none"

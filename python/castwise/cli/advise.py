@@ -43,6 +43,7 @@ exit codes:
 _EXAMPLES = (
     "advise model --bits 10 -o advised.toml",
     "advise model --budget 24GB --for vllm --formats nvfp4,fp8_channel,bfloat16",
+    "advise model --bits 4.5 --for llama.cpp -o types.toml",
     "advise model --error 1e-3 --html advice.html",
 )
 
@@ -79,8 +80,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--formats",
         metavar="S,S",
         type=names_argument,
-        help="the schemes and formats to choose from (default: all that the recipe writes, "
-        "bfloat16 and float16)",
+        help="the schemes and formats to choose from (default: all that the recipe writes, and "
+        "bfloat16 and float16 beside those of other recipes than gguf)",
     )
     choice.add_argument(
         "--recipe",

@@ -96,14 +96,14 @@ def recipes() -> tuple[str, ...]:
 
 
 def written_schemes(recipe: object) -> tuple[str, ...]:
-    """Return the schemes that a producer's folders hold, without biases of groups.
+    """Return the schemes that a producer's checkpoints hold, without biases of groups.
 
-    CheckpointError: castwise writes none of its folders, or only with biases.
+    CheckpointError: castwise writes none of its checkpoints, or only with biases.
     """
-    of_folders = [row for row in WRITTEN if row.symmetric and row.recipe != TYPED]
-    rows = [row.scheme for row in of_folders if row.recipe == recipe]
+    written = [row for row in WRITTEN if row.symmetric]
+    rows = [row.scheme for row in written if row.recipe == recipe]
     if not rows:
-        recipes_by_name = dict.fromkeys(row.recipe for row in of_folders)
+        recipes_by_name = dict.fromkeys(row.recipe for row in written)
         raise CheckpointError(
             setting("recipe", recipe) + f" is not one of {', '.join(recipes_by_name)}"
         )
@@ -167,13 +167,11 @@ def recipe_for(
         states = all(_states(name, loading.recipe, inputs) for name in names)
         if recipe_name in {None, loading.recipe} and is_loaded and states:
             return recipe or loading.recipe
-    # The files that it loads may hold types of their own.
-    own_schemes = [row.scheme for row in WRITTEN if row.recipe == consumer.form == TYPED]
-    if recipe in {None, TYPED} and inputs is None and {*names} <= {*own_schemes}:
-        return TYPED
-    rows = [(loading.recipe, loading.with_inputs(inputs)) for loading in consumer.loads]
-    if own_schemes and inputs is None:
-        rows.append((TYPED, tuple(own_schemes)))
+    rows = [
+        (loading.recipe, loading.with_inputs(inputs))
+        for loading in consumer.loads
+        if inputs is None or states_inputs(loading.recipe)
+    ]
     loads = ", ".join(f"{name} ({', '.join(each)})" for name, each in rows if each)
     storage_text = "" if recipe is None else f" as {recipe} stores it"
     storage_text += "" if inputs is None else " with " + argument("inputs", inputs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.text.brief import brief_fields
 from castwise.text.spelling import suggestion
 
@@ -27,6 +28,7 @@ _BLOCK, _FLOAT8 = ("fp8_block",), ("fp8_tensor", "fp8_channel", "fp8_block")
 _INTEGERS = ("int8_channel", "int4_channel", "int4_group", "int8_group")
 _MX = ("mxfp4", "mxfp8_e4m3")
 _DYNAMIC = ("fp8_channel", "fp8_block", "int8_channel")
+_BLOCK_TYPES = tuple(name.lower() for name in WRITTEN_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,8 @@ class Consumer:
     loads : tuple of Loading
         What it loads, by producer; the first is the one whose checkpoints `advise` plans.
     form : str or None
-        The producer to whose layout `transcode_file` converts those checkpoints first; None if the
-        consumer loads them as they are.
+        The producer to whose layout `transcode_file` first converts what other producers store;
+        None if the consumer loads that as it is.
     embeddings : bool
         Whether it loads quantized embeddings, and heads, of every scheme that it loads.
 
@@ -213,6 +215,7 @@ _CONSUMERS = (
     Consumer(
         "llama.cpp",
         (
+            Loading("gguf", _BLOCK_TYPES, _BLOCK_TYPES, _TESTED_GGUF, stacks=_BLOCK_TYPES),
             Loading("compressed-tensors", ("mxfp4",), ("mxfp4",), _TESTED_GGUF),
             Loading("gpt-oss", (), (), _TESTED_GGUF, alike="model", stacks=("mxfp4",)),
         ),
