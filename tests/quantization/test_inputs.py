@@ -159,6 +159,9 @@ PRESETS = {
     "W4AFP8": (4, "int", "group", "token"),
     "NVFP4A16": (4, "float", "tensor_group", None),
     "MXFP4A16": (4, "float", "group", None),
+    "MXFP6A16": (6, "float", "group", None),
+    "MXFP6A8": (6, "float", "group", "group"),
+    "MXFP8A16": (8, "float", "group", None),
     "mxfp8": (8, "float", "group", "group"),
 }
 """What the presets of compressed-tensors 0.20 state of weights and of inputs."""

@@ -24,6 +24,17 @@ PRESETS = {
 }
 
 
+OF_WEIGHTS = {
+    "nvfp4": "NVFP4A16",
+    "mxfp4": "MXFP4A16",
+    "mxfp6_e2m3": "MXFP6A16",
+    "mxfp8_e4m3": "MXFP8A16",
+    "int4_group": "W4A16",
+    "int8_group": "W8A16",
+}
+"""The presets without a statement of inputs."""
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "plain"
@@ -60,18 +71,26 @@ def test_each_scheme_has_its_preset() -> None:
     assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in PRESETS}
 
 
-@pytest.mark.parametrize("scheme", PRESETS)
-def test_the_configuration_is_that_of_the_preset(tmp_path: Path, plain: Path, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "preset", "inputs"),
+    [
+        *((scheme, preset, "dynamic") for scheme, preset in PRESETS.items()),
+        *((scheme, preset, None) for scheme, preset in OF_WEIGHTS.items()),
+    ],
+)
+def test_the_configuration_is_that_of_the_preset(
+    tmp_path: Path, plain: Path, scheme: str, preset: str, inputs: Any
+) -> None:
     from compressed_tensors.compressors.format import infer_module_format  # noqa: PLC0415
     from compressed_tensors.quantization import QuantizationConfig  # noqa: PLC0415
 
-    checkpoint.quantize_file(plain, tmp_path / "model", scheme, recipe=CT, inputs="dynamic")
+    checkpoint.quantize_file(plain, tmp_path / "model", scheme, recipe=CT, inputs=inputs)
     config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
     section = config["quantization_config"]
-    wanted = with_preset(PRESETS[scheme], section["format"])
+    wanted = with_preset(preset, section["format"])
     found = QuantizationConfig.model_validate(section)
     assert found.model_dump() == wanted.model_dump()
-    if scheme != "int4_group":  # whose bytes are those that vLLM's kernel of W4AFP8 loads
+    if preset != "W4AFP8":  # whose bytes are those that vLLM's kernel of W4AFP8 loads
         group = wanted.config_groups["group_0"]
         assert section["format"] == infer_module_format(torch.nn.Linear, group).value
 
