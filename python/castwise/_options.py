@@ -157,7 +157,7 @@ TranscodedRecipe: TypeAlias = Literal[
 
 ScaleRule: TypeAlias = Literal["floor", "rceil", "ceil", "even", "ct"]
 Nonfinite: TypeAlias = Literal["raise", "nan"]
-Inputs: TypeAlias = Literal["none", "dynamic"]
+Inputs: TypeAlias = Literal["none", "dynamic", "float8"]
 """What checkpoints that are written state of the inputs of quantized layers."""
 
 Scales: TypeAlias = Literal["amax", "best", "four_over_six"]

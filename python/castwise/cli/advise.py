@@ -43,7 +43,6 @@ exit codes:
 _EXAMPLES = (
     "advise model --bits 10 -o advised.toml",
     "advise model --budget 24GB --for vllm --formats nvfp4,fp8_channel,bfloat16",
-    "advise model --bits 4.5 --for llama.cpp -o types.toml",
     "advise model --error 1e-3 --html advice.html",
 )
 

@@ -24,6 +24,14 @@ PRESETS = {
 }
 
 
+OF_FLOAT8 = {"mxfp4": "MXFP4XFP8"}
+"""The presets whose inputs are float8, and whose weights are not."""
+
+WITH_INPUTS = [
+    *((scheme, preset, "dynamic") for scheme, preset in PRESETS.items()),
+    *((scheme, preset, "float8") for scheme, preset in OF_FLOAT8.items()),
+]
+
 OF_WEIGHTS = {
     "nvfp4": "NVFP4A16",
     "mxfp4": "MXFP4A16",
@@ -67,14 +75,15 @@ def with_preset(preset: str, scheme_format: str) -> Any:
 
 
 def test_each_scheme_has_its_preset() -> None:
-    rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == "dynamic"]
-    assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in PRESETS}
+    for inputs, presets in (("dynamic", PRESETS), ("float8", OF_FLOAT8)):
+        rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == inputs]
+        assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in presets}
 
 
 @pytest.mark.parametrize(
     ("scheme", "preset", "inputs"),
     [
-        *((scheme, preset, "dynamic") for scheme, preset in PRESETS.items()),
+        *WITH_INPUTS,
         *((scheme, preset, None) for scheme, preset in OF_WEIGHTS.items()),
     ],
 )
@@ -115,16 +124,18 @@ def logits_of_preset(decoded: Path, preset: str, scale: float | None) -> list[to
     return [without, logits(model)]
 
 
-@pytest.mark.parametrize("scheme", PRESETS)
-def test_transformers_quantizes_the_inputs(tmp_path: Path, plain: Path, scheme: str) -> None:
+@pytest.mark.parametrize(("scheme", "preset", "inputs"), WITH_INPUTS)
+def test_transformers_quantizes_the_inputs(
+    tmp_path: Path, plain: Path, scheme: str, preset: str, inputs: Any
+) -> None:
     """It computes what it does with the decoded weights and the preset's inputs, to the bit."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     model, decoded = tmp_path / "model", tmp_path / "decoded"
-    checkpoint.quantize_file(plain, model, scheme, recipe=CT, inputs="dynamic")
+    checkpoint.quantize_file(plain, model, scheme, recipe=CT, inputs=inputs)
     checkpoint.dequantize_file(model, decoded)
     found = logits(AutoModelForCausalLM.from_pretrained(model))
-    without, wanted = logits_of_preset(decoded, PRESETS[scheme], None)
+    without, wanted = logits_of_preset(decoded, preset, None)
     assert torch.equal(found, wanted)
     assert not torch.equal(found, without)
 

@@ -312,7 +312,7 @@ def checked_inputs(value: object) -> str | None:
     """Return what is to be stated of inputs without a scale."""
     if value is not None and not (isinstance(value, str) and value in get_args(Inputs)):
         raise CheckpointError(
-            setting("inputs", value) + f" is not valid; use {' or '.join(get_args(Inputs))}"
+            setting("inputs", value) + f" is not valid; use one of {', '.join(get_args(Inputs))}"
         )
     return None if value is None else str(value)
 
@@ -350,7 +350,11 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
         remedies.append(f"use another scheme ({', '.join(others)})")
     if fitting:
         remedies.append(f"use another recipe ({', '.join(row.recipe for row in fitting)})")
-    states = {"none": "not quantized", "dynamic": "quantized while the model runs"}
+    states = {
+        "none": "not quantized",
+        "dynamic": "quantized while the model runs",
+        "float8": "quantized to float8 while the model runs",
+    }
     state = states.get(str(inputs), "quantized with a constant scale")
     raise CheckpointError(
         setting("inputs", inputs) + f": a checkpoint {f'of {recipe} ' if recipe else ''}does not "

@@ -55,6 +55,9 @@ class Loading:
         quantized while the model runs.
     only_dynamic : tuple of str
         Those of these that it loads nowhere else.
+    float8 : tuple of str
+        Those of linear layers that it loads where the configuration states that inputs become
+        float8 while the model runs.
     constant : tuple of str
         Those of linear layers that it loads beside constant scales of inputs.
     plain : tuple of str
@@ -74,6 +77,7 @@ class Loading:
     plain: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     only_dynamic: tuple[str, ...] = ()
+    float8: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
 
     __repr__ = brief_fields
@@ -88,7 +92,8 @@ class Loading:
         if inputs is None:
             return self.all_schemes
         if inputs != "none":
-            return self.dynamic if inputs == "dynamic" else self.constant
+            of_words = {"dynamic": self.dynamic, "float8": self.float8}
+            return of_words.get(str(inputs), self.constant)
         return tuple(name for name in self.all_schemes if name not in self.only_dynamic)
 
     def holds(self, scheme: str, *, is_expert: bool, is_stack: bool = False) -> bool:
@@ -135,6 +140,7 @@ _CONSUMERS = (
                 alike="model",
                 keeps_experts=False,
                 dynamic=(*_DYNAMIC, "int4_group", *_MX, "mxfp6_e2m3"),
+                float8=("mxfp4",),
                 constant=("nvfp4",),
             ),
             Loading("deepseek", _BLOCK, _BLOCK, _TESTED_LIVE, dynamic=_BLOCK),

@@ -44,9 +44,10 @@ class Written:
     square: bool = False  # blocks have as many rows as columns
     only_named: bool = False  # a weight must be named so, since its parts are named in its place
     as_groups: bool = False  # channels are stored as groups of one row each
-    # What is stated of inputs: that they stay as they are, are quantized while the model runs, or
-    # by a constant scale that is stored; "" if nothing is, or a scale that is not stored.
-    inputs: Literal["", "none", "dynamic", "constant"] = "none"
+    # What is stated of inputs: that they stay as they are, are quantized while the model runs, then
+    # to float8 beside weights of another format, or by a constant scale that is stored; "" if
+    # nothing is, or a scale that is not stored.
+    inputs: Literal["", "none", "dynamic", "float8", "constant"] = "none"
     only_default: bool = False  # no other block than the default is stated so
     fallback: str = ""  # the scheme to take for rows that are no whole blocks
     recipe: str = ""  # the producer, which the registry fills in

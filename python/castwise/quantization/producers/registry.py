@@ -224,6 +224,7 @@ PRESETS = {
     "W4AFP8": ("int4_group", "dynamic"),
     "NVFP4A16": ("nvfp4", ""),
     "MXFP4A16": ("mxfp4", ""),
+    "MXFP4XFP8": ("mxfp4", "float8"),
     "MXFP6A16": ("mxfp6_e2m3", ""),
     "MXFP6A8": ("mxfp6_e2m3", "dynamic"),
     "MXFP8A16": ("mxfp8_e4m3", ""),
