@@ -162,6 +162,7 @@ PRESETS = {
     "W8A8": (8, "int", "channel", "token"),
     "W8A16": (8, "int", "group", None),
     "W4A16": (4, "int", "group", None),
+    "W4A16_ASYM": (4, "int", "group", None),
     "W4AFP8": (4, "int", "group", "token"),
     "NVFP4A16": (4, "float", "tensor_group", None),
     "MXFP4A16": (4, "float", "group", None),
@@ -184,10 +185,12 @@ def test_a_preset_names_its_scheme(
     with pytest.raises(CheckpointError, match="is a preset of llm-compressor") as raised:
         checkpoint.quantize_file(model, tmp_path / "out", name)
     words: dict[str, Any] = dict(re.findall(r"(\w+)='(\w+)'", str(raised.value)))
+    words |= dict.fromkeys(re.findall(r"(\w+)=True", str(raised.value)), True)
     checkpoint.quantize_file(model, tmp_path / "out", **words, recipe=CT)
     group = section_of(tmp_path / "out")["config_groups"]["group_0"]
     inputs = group["input_activations"] or {}
     weights = (group["weights"][key] for key in ("num_bits", "type", "strategy"))
+    assert group["weights"]["symmetric"] is not words.get("zero_points", False)
     assert (*weights, inputs.get("strategy")) == stated
 
 

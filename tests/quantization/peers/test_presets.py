@@ -84,6 +84,7 @@ def test_each_scheme_has_its_preset() -> None:
     ("scheme", "preset", "inputs"),
     [
         *WITH_INPUTS,
+        ("int4_group", "W4A16_ASYM", None),
         *((scheme, preset, None) for scheme, preset in OF_WEIGHTS.items()),
     ],
 )
@@ -93,7 +94,8 @@ def test_the_configuration_is_that_of_the_preset(
     from compressed_tensors.compressors.format import infer_module_format  # noqa: PLC0415
     from compressed_tensors.quantization import QuantizationConfig  # noqa: PLC0415
 
-    checkpoint.quantize_file(plain, tmp_path / "model", scheme, recipe=CT, inputs=inputs)
+    options: Any = {"recipe": CT, "inputs": inputs, "zero_points": preset.endswith("_ASYM")}
+    checkpoint.quantize_file(plain, tmp_path / "model", scheme, **options)
     config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
     section = config["quantization_config"]
     wanted = with_preset(preset, section["format"])
@@ -138,6 +140,28 @@ def test_transformers_quantizes_the_inputs(
     without, wanted = logits_of_preset(decoded, preset, None)
     assert torch.equal(found, wanted)
     assert not torch.equal(found, without)
+
+
+@pytest.mark.parametrize("scheme", ["int4_group", "int8_group"])
+@pytest.mark.parametrize("scales", ["amax", "best"])
+def test_transformers_decodes_zero_points(
+    tmp_path: Path, plain: Path, scheme: Any, scales: Any
+) -> None:
+    """With the option that the check names: it takes a zero point for each row without it."""
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig  # noqa: PLC0415
+
+    model, decoded = tmp_path / "model", tmp_path / "decoded"
+    options: Any = {"recipe": CT, "zero_points": True, "scales": scales}
+    checkpoint.quantize_file(plain, model, scheme, **options)
+    checkpoint.dequantize_file(model, decoded)
+    (problem,) = checkpoint.verify_loading(model, "transformers").problems
+    assert "dequantize=True" in str(problem)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        AutoModelForCausalLM.from_pretrained(model)
+    config = CompressedTensorsConfig(dequantize=True)
+    found = logits(AutoModelForCausalLM.from_pretrained(model, quantization_config=config))
+    assert torch.equal(found, logits(llama(decoded)))
+    assert not torch.equal(found, logits(llama(plain)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.03])

@@ -23,12 +23,13 @@ from castwise.quantization.producers.registry import (
     TYPED,
     WRITTEN,
     WRITTEN_WITH_INPUTS,
+    WRITTEN_WITH_ZEROS,
     find_recipe,
     known_recipe,
 )
 from castwise.quantization.producers.schemes import scheme_of_files
 from castwise.text.spelling import scheme_hint, suggestion
-from castwise.text.wording import argument, parenthesis, setting
+from castwise.text.wording import argument, join, parenthesis, setting
 
 # The schemes whose codes the units of common GPUs multiply.
 _MULTIPLIED = ("fp8_block", "fp8_channel", "int8_channel")
@@ -49,8 +50,9 @@ def scheme_named(name: object) -> Scheme:
             f"{', '.join(rows)}"
         )
     if isinstance(name, str) and (preset := PRESETS.get(name.upper())) is not None:
-        scheme, inputs = preset
-        beside = " beside " + argument("inputs", inputs) if inputs else ""
+        scheme, options = preset
+        names = [argument(option, value) for option, value in options.items()]
+        beside = " beside " + join(", ", names) if names else ""
         text = " is a preset of llm-compressor; here it is "
         raise CheckpointError(setting("scheme", name) + text + argument("scheme", scheme) + beside)
     if isinstance(name, str) and name.upper() in CALIBRATED:
@@ -305,6 +307,32 @@ def written_row(scheme: object, recipe: str | None, inputs: str | float | None =
         + setting("scheme", scheme_name)
         + f" do not go together: checkpoints of {scheme_name} "
         f"are written as by {', '.join(rows)}{hint}"
+    )
+
+
+def row_with_zeros(scheme: str, recipe: str, inputs: str | float | None) -> Written | None:
+    """Return the row of a scheme that a producer stores with zero points; None if there is none."""
+    rows = (row for row in WRITTEN_WITH_ZEROS if (row.scheme, row.recipe) == (scheme, recipe))
+    return next((row for row in rows if inputs in {None, row.inputs}), None)
+
+
+def check_zeros(names: Sequence[str], recipe: str, inputs: str | float | None) -> None:
+    """Refuse zero points that none of some schemes has.
+
+    CheckpointError: those that have them are in the message.
+    """
+    if any(row_with_zeros(name, recipe, inputs) for name in names):
+        return
+    others: dict[str, list[str]] = {}
+    for row in WRITTEN_WITH_ZEROS:
+        others.setdefault(row.recipe, []).append(row.scheme)
+    texts = (f"{', '.join(schemes)} of {name}" for name, schemes in others.items())
+    beside = "" if inputs is None else " beside " + argument("inputs", inputs)
+    raise CheckpointError(
+        argument("zero_points", True)
+        + f": {recipe} stores {' and '.join(names)} without zero points"
+        + beside
+        + f"; leave it out, or use {'; '.join(texts)}"
     )
 
 

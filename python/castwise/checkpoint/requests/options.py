@@ -608,6 +608,14 @@ class Quantize(Request):
         "that of least squared error, of nvfp4, MX, integers and llama.cpp's types (best), or the "
         "better one of two, of nvfp4 (four_over_six); other schemes of a --map keep amax",
     )
+    zero_points: bool = option(
+        default=False,
+        comment="Store a zero point for each group, so that its codes reach from its least to its "
+        "largest element: of int4_group and int8_group as compressed-tensors stores them. Other "
+        "schemes of a map have none.",
+        help="store a zero point for each group of int4_group and int8_group, as "
+        "compressed-tensors does (W4A16_ASYM)",
+    )
     importance: PathArgument | None = option(
         default=None,
         comment="A file with how much errors count, by input channel: the mean squares of the "

@@ -310,7 +310,9 @@ def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
     if bytes_of_scale is not None:
         strategy = "tensor_group" if encoding.written.row.global_scale else "group"
     dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
-    zero_dtype = dtype if encoding.symmetric else f"torch.{I8}"
+    zero_dtype = {"zp_dtype": dtype if encoding.symmetric else f"torch.{I8}"}
+    if not encoding.written.symmetric:  # presets do not state that it is int8
+        zero_dtype = {}
     return {
         "num_bits": encoding.bits,
         "type": "int" if scheme.startswith("int") else "float",
@@ -321,7 +323,7 @@ def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
         "dynamic": False,
         "actorder": "group" if encoding.has_index else None,
         "scale_dtype": dtype,
-        "zp_dtype": zero_dtype,
+        **zero_dtype,
     }
 
 
@@ -383,6 +385,11 @@ COMPRESSED_TENSORS = Producer(
             *(replace(row, inputs="dynamic") for row in _WRITTEN_DYNAMIC),
             Written("mxfp4", "mxfp4-pack-quantized", inputs="float8"),
             Written("nvfp4", "nvfp4-pack-quantized", shares=True, inputs="constant"),
+        ),
+        # Words hold the zero points of as many rows as codes fit.
+        with_zeros=tuple(
+            Written(scheme, "pack-quantized", as_groups=True, symmetric=False, step=rows)
+            for scheme, rows in (("int4_group", 8), ("int8_group", 4))
         ),
         write=_write,
         states_several=True,

@@ -40,7 +40,7 @@ class Written:
     # Only such experts are stored so, and in an unquantized model their matrices are (in, out).
     is_transposed: bool = False
     shares: bool = False  # what engines fuse must have the same global scale
-    symmetric: bool = True  # false for groups that have a bias
+    symmetric: bool = True  # false for groups that have a bias, or zero points
     square: bool = False  # blocks have as many rows as columns
     only_named: bool = False  # a weight must be named so, since its parts are named in its place
     as_groups: bool = False  # channels are stored as groups of one row each
@@ -167,6 +167,7 @@ class Writing:
     rows: tuple[Written, ...] = ()  # the schemes of the checkpoints that castwise writes as it does
     # Those that it also states with inputs that are quantized.
     with_inputs: tuple[Written, ...] = ()
+    with_zeros: tuple[Written, ...] = ()  # those that it also stores with zero points
     write: StatementWriter | None = None  # writes what states them
     # Why transformers does not run what is written, and what does.
     loading_warning: str | None = None
