@@ -18,7 +18,7 @@ from castwise.quantization import consumers, dequantize, pack, quantize, schemes
 from castwise.quantization.producers import schemes as stored_schemes
 from castwise.quantization.producers.block_types import MIXES
 from castwise.quantization.producers.gguf import GGUF
-from castwise.quantization.producers.registry import PRODUCERS, WRITTEN
+from castwise.quantization.producers.registry import PRODUCERS, WRITTEN, WRITTEN_WITH_INPUTS
 
 X = np.ones(2, np.float32)
 BLOCK = np.ones((2, 32), np.float32)
@@ -86,7 +86,7 @@ TABLES: dict[str, Callable[[], Collection[str]]] = {
     "TranscodedRecipe": written_schemes.form_names,
     "Variant": variants,
     "FindingKind": lambda: FINDINGS,
-    "Inputs": lambda: {row.inputs for row in WRITTEN} - {""},
+    "Inputs": lambda: {row.inputs for row in (*WRITTEN, *WRITTEN_WITH_INPUTS)} - {"", "constant"},
 }
 """What each alias mirrors."""
 

@@ -75,7 +75,9 @@ BlockTypeName: TypeAlias = Literal[
 ]
 """The types of blocks of llama.cpp that castwise writes."""
 
-MixName: TypeAlias = Literal["q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"]
+MixName: TypeAlias = Literal[
+    "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"
+]
 """The mixes of llama.cpp."""
 
 StoredScheme: TypeAlias = (
@@ -155,7 +157,7 @@ TranscodedRecipe: TypeAlias = Literal[
 
 ScaleRule: TypeAlias = Literal["floor", "rceil", "ceil", "even", "ct"]
 Nonfinite: TypeAlias = Literal["raise", "nan"]
-Inputs: TypeAlias = Literal["none", "dynamic"]
+Inputs: TypeAlias = Literal["none", "dynamic", "float8"]
 """What checkpoints that are written state of the inputs of quantized layers."""
 
 Scales: TypeAlias = Literal["amax", "best", "four_over_six"]

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError, advise
+from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.checkpoint.loading.check import CHECKED
 from castwise.cli import main
-from castwise.quantization import Consumer, Loading, consumers, schemes
+from castwise.quantization import Consumer, Loading, consumers
+from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.registry import WRITTEN
+from castwise.quantization.producers.schemes import bits_of_schemes
 from oracle import Array
 from plain_models import CONFIGS, TEXT, same_results
 from whole_models import QWEN, TOKENS, write
@@ -111,7 +114,7 @@ def test_every_cell_is_a_scheme_that_is_written(consumer: Consumer, loading: Loa
     written = {row.scheme for row in WRITTEN if row.recipe == loading.recipe}
     for names in (loading.schemes, loading.experts, loading.stacks):
         assert len(set(names)) == len(names), consumer
-        assert set(names) <= written & {scheme.name for scheme in schemes()}
+        assert set(names) <= written & {*bits_of_schemes()}
     assert loading.all_schemes
 
 
@@ -125,12 +128,16 @@ def test_every_cell_has_a_source(consumer: Consumer, loading: Loading) -> None:
 
 
 @pytest.mark.parametrize("error", [1e-3, 5e-3])
-@pytest.mark.parametrize("consumer", ALL, ids=named)
+@pytest.mark.parametrize(
+    ("consumer", "recipe"),
+    [*((consumer, None) for consumer in ALL), (find_consumer("llama.cpp"), "compressed-tensors")],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_advice_is_carried_out(
-    model: Path, tmp_path: Path, consumer: Consumer, error: float
+    model: Path, tmp_path: Path, consumer: Consumer, recipe: str | None, error: float
 ) -> None:
-    loading = consumer.loads[0]
-    options: Any = {"consumer": consumer.name}
+    loading = next(row for row in consumer.loads if recipe in {None, row.recipe})
+    options: Any = {"consumer": consumer.name, "recipe": recipe}
     advice = advise(model, error=error, **options)
     assert (advice.consumer, advice.recipe) == (consumer.name, loading.recipe)
     for choice in advice.choices:
@@ -139,13 +146,20 @@ def test_advice_is_carried_out(
         assert choice.target in ("keep", *loaded)
     assert advice.map
     result = carry_out(advice, tmp_path)
-    quantized = result if consumer.form is None else tmp_path / "quantized"
+    is_transcoded = consumer.form not in {None, advice.recipe}
+    quantized = tmp_path / "quantized" if is_transcoded else result
     found = checkpoint.inspect(quantized).quantization
     assert found is not None
-    assert {weight.scheme for weight in found.weights} == set(advice.map.values())
-    size = sum(path.stat().st_size for path in quantized.iterdir())
+    if advice.recipe == "gguf":  # in which q8_0 is reported as int8_group
+        with GgufReader(result) as reader:
+            written = {info.stored.lower() for info in reader.tensors.values()}
+        assert written - {"float32", "bfloat16"} == set(advice.map.values())
+    else:
+        assert {weight.scheme for weight in found.weights} == set(advice.map.values())
+    files = quantized.iterdir() if quantized.is_dir() else [quantized]
+    size = sum(path.stat().st_size for path in files)
     assert 0.97 * advice.nbytes <= size <= advice.nbytes
-    if consumer.form is not None:
+    if is_transcoded:
         assert checkpoint.verify(quantized, result).equal
     if consumer.name in CHECKED:
         check = checkpoint.verify_loading(result, consumer.name)  # type: ignore[arg-type]
@@ -252,7 +266,7 @@ def test_advice_for_llama_is_refused_as_transcode_does(
     model: Path, tmp_path: Path, name: str, text: str
 ) -> None:
     """Before weights are read, as what castwise transcode would say of what is advised."""
-    for_llama: Any = {"error": 1.0, "consumer": "llama.cpp"}
+    for_llama: Any = {"error": 1.0, "consumer": "llama.cpp", "recipe": "compressed-tensors"}
     assert set(advise(model, **for_llama).map.values()) == {"mxfp4"}
     quantized = tmp_path / "quantized"
     tensors = {key: value for key, value in weights().items() if key != name}
@@ -307,6 +321,11 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--for", "llama.cpp", "--json", "-o", str(output)]) == 0
     advice = advise(model, error=1.0, consumer="llama.cpp")
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(advice.to_dict()))
+    (text,) = advice.commands
+    assert text.endswith(" DST.gguf --map THIS --recipe gguf --for llama.cpp")
+    assert f"# {text}\n" in output.read_text("utf-8")
+    transcoded = [*command, "--for", "llama.cpp", "--recipe", "compressed-tensors", "--quiet"]
+    assert main([*transcoded, "-o", str(output)]) == 0
     assert "# castwise transcode QUANTIZED DST.gguf --to gguf" in output.read_text("utf-8")
     assert main([*command, "--for", "ollama"]) == 2
     assert "--for ollama is not known" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.cli._parser import COMMANDS, parse_arguments
+from castwise.cli._parser import COMMANDS, make_parser, parse_arguments
 from checkpoint_samples import floats, write_sharded
 from processes import run_on_terminal
 from support import run_castwise as run
@@ -141,6 +141,17 @@ def test_what_is_no_unknown_option() -> None:
     assert (options.rtol, options.atol, options.quiet) == (-1.0, 1e-3, True)
     assert parse_arguments(["advise", "a", "--bits=4", "-oout.toml"]).output == Path("out.toml")
     assert parse_arguments(["inspect", "--", "--all"]).file == Path("--all")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--"]])
+def test_without_a_command_there_is_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_arguments(arguments)
+    printed = capsys.readouterr()
+    assert (caught.value.code, printed.out) == (2, "")
+    assert printed.err == make_parser([]).format_help()
 
 
 def test_counts_that_no_machine_has(tmp_path: Path) -> None:

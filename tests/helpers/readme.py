@@ -314,7 +314,7 @@ def scales() -> str:
 def of_experts(loading: Loading) -> str:
     """Which schemes a consumer loads of experts, beside those of linear layers."""
     missing = [name for name in loading.schemes if name not in loading.experts]
-    if loading.stacks:
+    if loading.stacks and not loading.experts:
         return f"{', '.join(f'`{name}`' for name in loading.stacks)}, all in one tensor"
     if not loading.experts:
         return "none"
@@ -327,12 +327,18 @@ def of_experts(loading: Loading) -> str:
 
 def with_inputs(loading: Loading) -> str:
     """Which schemes a consumer loads with inputs that are quantized."""
-    dynamic, alone, constant = (
-        ", ".join(f"`{name}`" for name in names)
-        for names in (loading.dynamic, loading.only_dynamic, loading.constant)
-    )
-    parts = [f"{alone} only so"] * bool(alone) + [f"with a scale {constant}"] * bool(constant)
-    return "; ".join([*([dynamic] if dynamic else []), *parts]) or "none"
+    texts = {
+        "{}": loading.dynamic,
+        "{} only so": loading.only_dynamic,
+        "as float8 {}": loading.float8,
+        "with a scale {}": loading.constant,
+    }
+    parts = [
+        text.format(", ".join(f"`{name}`" for name in names))
+        for text, names in texts.items()
+        if names
+    ]
+    return "; ".join(parts) or "none"
 
 
 def consumers() -> str:

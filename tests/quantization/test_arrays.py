@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import pickle
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -16,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scheme_oracle as oracle
-from castwise.quantization import QuantizedArray, dequantize, quantize, schemes
+from castwise.quantization import QuantizedArray, UnfitError, dequantize, quantize, schemes
 from golden import GOLDEN
 from scheme_oracle import ELEMENTS, F32, Array, Encoded, spread, w
 from support import LEVELS, at_level
@@ -538,6 +539,19 @@ def test_copies_and_pickles_decode_alike(scheme: Any, recipe: Any) -> None:
         with pytest.raises(TypeError):
             other.extras["bias"] = q.scale
     assert copy.deepcopy(q).data is not q.data
+
+
+@pytest.mark.parametrize("options", [{"scheme": "nvfp4", "block": 7}, {"scheme": "int8_channel"}])
+def test_what_a_scheme_cannot_hold_is_a_public_error(options: dict[str, Any]) -> None:
+    """It has its name where users find it, also in a traceback, and in a pickle."""
+    x = np.full((2, 32), np.nan if "block" not in options else 1.0, np.float32)
+    with pytest.raises(UnfitError) as caught:
+        quantize(x, **options)
+    assert isinstance(caught.value, ValueError)
+    line = "".join(traceback.format_exception_only(caught.value))
+    assert line.startswith("castwise.quantization.UnfitError: ")
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert (type(again), again.args) == (UnfitError, caught.value.args)
 
 
 def test_a_pickle_of_another_table_of_layouts_is_refused() -> None:

@@ -120,14 +120,14 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("fp8_block", {"inputs": "none", "recipe": "deepseek"}, rf"recipe \({CT}, modelopt\)"),
     ("fp8_channel", {"inputs": "none", "recipe": "modelopt"}, "fp8_channel are not quantized"),
     ("fp8_tensor", {"inputs": "none", "recipe": "comfy"}, "comfy does not state that inputs"),
-    ("fp8_channel", {"inputs": "static"}, "is not valid; use none, dynamic, or a number"),
-    ("nvfp4", {"inputs": 10**400}, "is not valid; use none, dynamic, or a number"),
+    ("fp8_channel", {"inputs": "static"}, "is not valid; use none, dynamic, float8, or a number"),
+    ("nvfp4", {"inputs": 10**400}, "is not valid; use none, dynamic, float8, or a number"),
     ("fp8_channel", {"inputs": 1.0}, "are quantized with a constant scale; leave it out, or use"),
-    ("nvfp4", {"inputs": 0}, "inputs 0 is not valid; use none, dynamic, or a number from"),
-    ("nvfp4", {"inputs": -1.0}, "is not valid; use none, dynamic, or a number from"),
+    ("nvfp4", {"inputs": 0}, "inputs 0 is not valid; use none, dynamic, float8, or a number from"),
+    ("nvfp4", {"inputs": -1.0}, "is not valid; use none, dynamic, float8, or a number from"),
     ("nvfp4", {"inputs": math.nan}, "inputs nan is not valid"),
     ("nvfp4", {"inputs": math.inf}, "inputs inf is not valid"),
-    ("nvfp4", {"inputs": 1e-39}, "is not valid; use none, dynamic, or a number from"),
+    ("nvfp4", {"inputs": 1e-39}, "is not valid; use none, dynamic, float8, or a number from"),
     ("nvfp4", {"inputs": True}, "inputs True is not valid"),
     ("nvfp4", {"inputs": 1.0, "recipe": "mlx"}, rf"another recipe \({CT}, modelopt\)"),
     ("nvfp4", {"inputs": 1.0, "consumer": "mlx-lm"}, "does not load nvfp4 with inputs=1.0; it"),
@@ -137,6 +137,12 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("mxfp4", {"inputs": "dynamic", "consumer": "sglang"}, "it loads .*fp8_channel, fp8_block"),
     ("fp8_block", {"inputs": "none", "consumer": "vllm", "recipe": CT}, "does not load fp8_block"),
     ("fp8_block", {"inputs": "none", "consumer": "sglang"}, "sglang' does not load fp8_block"),
+    ("mxfp4", {"inputs": "float8", "consumer": "vllm"}, "vllm' does not load mxfp4 with inputs="),
+    (
+        "nvfp4",
+        {"inputs": "float8"},
+        r"quantized to float8 while the model runs; .*scheme \(mxfp4\)",
+    ),
 ]
 
 
@@ -156,9 +162,14 @@ PRESETS = {
     "W8A8": (8, "int", "channel", "token"),
     "W8A16": (8, "int", "group", None),
     "W4A16": (4, "int", "group", None),
+    "W4A16_ASYM": (4, "int", "group", None),
     "W4AFP8": (4, "int", "group", "token"),
     "NVFP4A16": (4, "float", "tensor_group", None),
     "MXFP4A16": (4, "float", "group", None),
+    "MXFP4XFP8": (4, "float", "group", "group"),
+    "MXFP6A16": (6, "float", "group", None),
+    "MXFP6A8": (6, "float", "group", "group"),
+    "MXFP8A16": (8, "float", "group", None),
     "mxfp8": (8, "float", "group", "group"),
 }
 """What the presets of compressed-tensors 0.20 state of weights and of inputs."""
@@ -174,10 +185,12 @@ def test_a_preset_names_its_scheme(
     with pytest.raises(CheckpointError, match="is a preset of llm-compressor") as raised:
         checkpoint.quantize_file(model, tmp_path / "out", name)
     words: dict[str, Any] = dict(re.findall(r"(\w+)='(\w+)'", str(raised.value)))
+    words |= dict.fromkeys(re.findall(r"(\w+)=True", str(raised.value)), True)
     checkpoint.quantize_file(model, tmp_path / "out", **words, recipe=CT)
     group = section_of(tmp_path / "out")["config_groups"]["group_0"]
     inputs = group["input_activations"] or {}
     weights = (group["weights"][key] for key in ("num_bits", "type", "strategy"))
+    assert group["weights"]["symmetric"] is not words.get("zero_points", False)
     assert (*weights, inputs.get("strategy")) == stated
 
 
@@ -190,7 +203,7 @@ def test_the_command(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[
     words = ["quantize", str(model), str(tmp_path / "out"), "--quiet", "--scheme"]
     with pytest.raises(SystemExit):
         main([*words, "nvfp4", "--inputs", "static"])
-    assert "'static' is neither none, dynamic nor a scale" in capsys.readouterr().err
+    assert "'static' is neither none, dynamic, float8 nor a scale" in capsys.readouterr().err
     assert main([*words, "fp8_tensor", "--inputs", "0.5"]) == 0
     assert section_of(tmp_path / "out")["quant_algo"] == "FP8"
     words.insert(1, "--overwrite")
@@ -277,11 +290,12 @@ def test_the_table_of_consumers_has_what_is_written() -> None:
     written = {(row.recipe, row.scheme, row.inputs) for row in (*WRITTEN, *WRITTEN_WITH_INPUTS)}
     for consumer in consumers():
         for loading in consumer.loads:
-            for kind in ("dynamic", "constant"):
+            for kind in ("dynamic", "float8", "constant"):
                 names = getattr(loading, kind)
                 assert {(loading.recipe, name, kind) for name in names} <= written
             assert {*loading.only_dynamic} <= {*loading.dynamic} <= {*loading.schemes}
             assert loading.with_inputs(1.0) == loading.constant
+            assert loading.with_inputs("float8") == loading.float8
             assert not {*loading.with_inputs("none")} & {*loading.only_dynamic}
 
 
@@ -407,7 +421,7 @@ def test_transcoding_states_them_as_quantizing_does(
         ("nvfp4", "modelopt", CT, "dynamic", f"of {CT} does not state that inputs of nvfp4"),
         ("fp8_channel", CT, "modelopt", "none", "inputs of fp8_channel are not quantized"),
         ("mxfp4", CT, "gguf", "dynamic", "a checkpoint of gguf states no inputs; leave it out"),
-        ("fp8_channel", "modelopt", CT, "static", "is not valid; use none or dynamic"),
+        ("fp8_channel", "modelopt", CT, "static", "is not valid; use one of none, dynamic, float8"),
     ],
 )
 def test_what_no_form_states_is_refused(  # noqa: PLR0917

@@ -1,8 +1,9 @@
 """Mixes of llama.cpp: the types that its own `llama_model_quantize` gives tensors, as recorded.
 
 The record is of llama-cpp-cffi 0.4.44 (llama.cpp of April 2025): digests of the lines "name type"
-of the tensors that are quantized, in order. That release took IQ4_NL for rows of Q3_K that are no
-whole blocks, and later ones take Q4_0 (`tensor_type_fallback`), which stands in the digests.
+of the tensors that are quantized, in order. That release took IQ4_NL for rows of Q2_K and Q3_K that
+are no whole blocks, and later ones take Q4_0 (`tensor_type_fallback`), which stands in the digests.
+It makes Q2_K_S only with an importance matrix, and had one of ones.
 """
 
 from __future__ import annotations

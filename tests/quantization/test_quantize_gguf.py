@@ -256,7 +256,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     )
     assert "inputs" in refusal(source, out, scheme="q4_k", inputs="dynamic")
     assert "is not one of q4_k; use 1x256" in refusal(source, out, scheme="q4_k", block=64)
-    assert "which has no choice of scales" in refusal(
+    assert "which has 'amax' and 'best'; use one of these, or one of the schemes nvfp4" in refusal(
         source, out, scheme="q4_k", scales="four_over_six"
     )
     checkpoint.quantize_file(source, out, "q4_k")
@@ -427,7 +427,10 @@ def test_importance_weights_blocks(
     assert summary.importance is not None
     missing = {"blk.1.ffn_down.weight", *(TABLES[:1] if is_mix else ())}
     # Of q6_k and q8_0, llama.cpp searches the scales of the former alone.
-    assert {*summary.importance.unweighted} == missing | {"blk.0.ffn_gate_exps.weight"}
+    experts = "blk.0.ffn_gate_exps.weight"
+    assert {*summary.importance.unweighted} == missing | {experts}
+    reason = "the file counted no inputs of its experts 1, whose channels count 1 each"
+    assert f"searched without importance, since {reason}: {experts}" in str(summary)
     assert summary.importance.unused == ([] if is_mix else ["output.weight"])
     row = next(row for row in summary.rows if row.name == "blk.0.attn_q.weight").to_dict()
     assert row["weighted_sqnr_db"] > 5

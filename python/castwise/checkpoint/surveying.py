@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, cast, compare_stacks, finfo, report_losses, survey_rows
+from castwise._core import (
+    CastReport,
+    cast,
+    compare_stacks,
+    finfo,
+    report_losses,
+    survey_rows,
+)
 from castwise._options import Recipe, Scales
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -29,9 +36,21 @@ from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
-from castwise.quantization import Quantization, QuantizedArray, Scheme, dequantize, schemes
+from castwise.quantization import (
+    Quantization,
+    QuantizedArray,
+    Scheme,
+    dequantize,
+    schemes,
+)
 from castwise.quantization.arrays.comparison import compare_rows
 from castwise.quantization.arrays.quantize import quantize_each, quantize_slab
+from castwise.quantization.producers.block_types import (
+    BeyondFloat16Error,
+    decode_type,
+    encode_type,
+    type_of_scheme,
+)
 from castwise.quantization.producers.registry import written_layout
 from castwise.quantization.producers.schemes import has_global_scale, has_scales
 from castwise.rendering import Rendered
@@ -57,6 +76,9 @@ _TOGETHER = 1 << 8
 
 # Elements that are cast, or quantized, in less time than a prediction takes, at most.
 _MEASURED = 1 << 14
+
+# Elements of a large tensor, about, by which types of llama.cpp are measured: 128 blocks of 256.
+_SAMPLED = 1 << 15
 
 # The dtypes in which decoded elements are compared with those of a tensor.
 _DECODED = (np.dtype(np.float32), np.dtype(np.float64))
@@ -268,6 +290,7 @@ class SurveyedTensor(NamedTuple):
     magnitudes: MagnitudeCounts
     small: NDArray[Any] | None  # its elements, if they are few
     counts: Survey | None  # its survey; None if they are few
+    sample: NDArray[Any]  # rows of it, at even distances; all of them if its elements are few
     # Reads it, in pieces that are surveyed, and quantized, apart from each other.
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
@@ -314,10 +337,26 @@ class Predictor:
 
     def decibels(self, target: str, recipe: Recipe | None = None) -> list[float | None]:
         """Return the ratio of signal to noise of each tensor alone; raises as `predict`."""
+        if type_of_scheme(target) is not None:
+            return [self._block_decibels(tensor.sample, target) for tensor in self._tensors]
         if target not in _SCHEMES:
             return [row.sqnr_db for row in self.predict(target, recipe)]
         rows = self._losses(target, recipe, compare_stacks)
         return [row if isinstance(row, float) else row.sqnr_db for row in rows]
+
+    def _block_decibels(self, rows: NDArray[Any], target: str) -> float:
+        """Return the ratio of signal to noise of rows as blocks of a type of llama.cpp.
+
+        No scale is predicted of these, whose search looks at all elements of a block.
+        """
+        matrix, name = rows.reshape(-1, rows.shape[-1]), target.upper()
+        try:
+            blocks = encode_type(matrix, name, scales=self._scales)
+        except BeyondFloat16Error:
+            return -math.inf
+        decoded = decode_type(blocks, name)
+        dtype = np.float64 if rows.dtype == np.float64 else np.float32
+        return report_losses(matrix, cast(decoded, dtype)).sqnr_db
 
     def _losses(
         self,
@@ -445,12 +484,35 @@ def survey_stored(
     """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
     pieces = partial(_pieces, tensors, info, model)
     small = None if info.nbytes > _BYTES else [*pieces()]
-    counts: Any = sum(survey(piece, threads=threads) for piece in small or pieces())
+    sample = _Sample(info)
+    counts: Any = sum(
+        survey(piece, threads=threads) for piece in map(sample.take, small or pieces())
+    )
     counts = counts or survey(np.zeros(0, np.float32))  # without a piece
     magnitudes = MagnitudeCounts.of(counts)
     return SurveyedTensor(
-        info, magnitudes, None, counts, pieces if small is None else lambda: small
+        info, magnitudes, None, counts, sample.rows(), pieces if small is None else lambda: small
     )
+
+
+class _Sample:
+    """Rows of a tensor at even distances, taken from its pieces as these pass."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self._distance = max(math.prod(info.shape) // _SAMPLED, 1)
+        self._next = 0  # the rows until the next one that is taken
+        self._taken: list[NDArray[Any]] = []
+
+    def take(self, piece: NDArray[Any]) -> NDArray[Any]:
+        """Take rows of a piece; return it."""
+        rows = piece.reshape(-1, piece.shape[-1])
+        self._taken.append(rows[self._next :: self._distance].copy())
+        self._next = (self._next - len(rows)) % self._distance
+        return piece
+
+    def rows(self) -> NDArray[Any]:
+        """Return the rows as a matrix."""
+        return np.concatenate(self._taken) if self._taken else np.zeros((0, 0), np.float32)
 
 
 def _read_small(tensors: StoredTensors, info: TensorInfo, model: Model, _threads: int) -> _Small:
@@ -474,7 +536,9 @@ def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, 
         for (name, small), found in zip(rows, survey_rows(elements), strict=True):
             info, array = small
             pieces = partial(tuple, (array,))
-            surveyed[name] = SurveyedTensor(info, MagnitudeCounts(*found), array, None, pieces)
+            surveyed[name] = SurveyedTensor(
+                info, MagnitudeCounts(*found), array, None, array, pieces
+            )
     return surveyed
 
 

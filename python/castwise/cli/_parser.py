@@ -180,7 +180,7 @@ def command_parsers(parser: CommandParser) -> dict[str, CommandParser]:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse what is given on the command line; what is wrong ends the process with code 2."""
     parser = make_parser(arguments)
-    if not arguments:
+    if [*arguments] in ([], ["--"]):
         parser.print_help(sys.stderr)
         parser.exit(2)
     place = next((i for i, text in enumerate(arguments) if not text.startswith("-")), None)

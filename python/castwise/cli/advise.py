@@ -79,8 +79,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--formats",
         metavar="S,S",
         type=names_argument,
-        help="the schemes and formats to choose from (default: all that the recipe writes, "
-        "bfloat16 and float16)",
+        help="the schemes and formats to choose from (default: all that the recipe writes, and "
+        "bfloat16 and float16 beside those of other recipes than gguf)",
     )
     choice.add_argument(
         "--recipe",

@@ -43,7 +43,7 @@ _EXAMPLES = (
     "verify small --for vllm",
 )
 
-_OF_QUANTIZATIONS = ("recipe", "inputs", "scales", "importance")
+_OF_QUANTIZATIONS = ("recipe", "inputs", "scales", "zero_points", "importance")
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +123,7 @@ def _refuse_others(options: argparse.Namespace) -> None:
         "--recipe": options.recipe,
         "--inputs": options.inputs,
         "--scales": None if options.scales == Quantize.scales else options.scales,
+        "--zero-points": options.zero_points or None,
         "--importance": options.importance,
     }
     for name, value in others.items():

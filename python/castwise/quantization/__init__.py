@@ -12,6 +12,7 @@ the quantized weights of a checkpoint, and plans each as an array of lazy parts.
 
 from typing import TYPE_CHECKING
 
+from castwise._core import UnfitError
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "QuantizedArray",
     "QuantizedWeight",
     "Scheme",
+    "UnfitError",
     "consumers",
     "dequantize",
     "pack",
@@ -59,6 +61,8 @@ __all__ = [
     "unpack",
     "unswizzle_scales",
 ]
+
+UnfitError.__module__ = __name__  # where users find it, and pickles
 
 
 def __dir__() -> list[str]:

@@ -331,7 +331,9 @@ def test_advised_for_it(folder: Path, tmp_path: Path) -> None:
     source, map_file = folder / "first", tmp_path / "map.toml"
     has_stacks = '"gpt_oss"' in (source / "config.json").read_text()
     # llama.cpp rounds to 8 bits what each of these is multiplied by: of more, more than TOLERANCE.
-    advice = checkpoint.advise(source, error=1.0 if has_stacks else 0.005, consumer="llama.cpp")
+    options: Any = {"consumer": "llama.cpp", "error": 1.0 if has_stacks else 0.005}
+    recipe: Any = None if has_stacks else "compressed-tensors"
+    advice = checkpoint.advise(source, recipe=recipe, **options)
     assert {choice.target for choice in advice.choices} == {"mxfp4", *["keep"] * (not has_stacks)}
     advice.save(map_file)
     places = {
@@ -345,6 +347,23 @@ def test_advised_for_it(folder: Path, tmp_path: Path) -> None:
     checkpoint.dequantize_file(places["QUANTIZED"], tmp_path / "plain", "float32")
     found = theirs(places["DST.gguf"], PROMPT)
     assert max(differences(found, tmp_path / "plain", PROMPT)) < TOLERANCE
+
+
+def test_advised_types_as_llama_computes_them(tmp_path: Path) -> None:
+    """A file of several types, by the command that advice names."""
+    source, map_file, path = tmp_path / "first", tmp_path / "map.toml", tmp_path / "m.gguf"
+    save_first("llama", source, **WIDE)
+    advice = checkpoint.advise(source, bits=6, consumer="llama.cpp")
+    advice.save(map_file)
+    assert len({*advice.map.values()}) > 1
+    (command,) = advice.commands
+    places = {"THIS": map_file, "DST.gguf": path}
+    words = (str(places.get(word, word)) for word in command.split()[1:])
+    assert main([*words, "--quiet", "--exit-zero"]) == 0
+    assert path.stat().st_size <= advice.nbytes
+    checkpoint.dequantize_file(path, tmp_path / "plain", "float32")
+    found = max(differences(theirs(path, PROMPT), tmp_path / "plain", PROMPT))
+    assert found < TOLERANCE_OF_BLOCKS, found
 
 
 def same_bytes(first: Path, second: Path) -> bool:

@@ -24,6 +24,25 @@ PRESETS = {
 }
 
 
+OF_FLOAT8 = {"mxfp4": "MXFP4XFP8"}
+"""The presets whose inputs are float8, and whose weights are not."""
+
+WITH_INPUTS = [
+    *((scheme, preset, "dynamic") for scheme, preset in PRESETS.items()),
+    *((scheme, preset, "float8") for scheme, preset in OF_FLOAT8.items()),
+]
+
+OF_WEIGHTS = {
+    "nvfp4": "NVFP4A16",
+    "mxfp4": "MXFP4A16",
+    "mxfp6_e2m3": "MXFP6A16",
+    "mxfp8_e4m3": "MXFP8A16",
+    "int4_group": "W4A16",
+    "int8_group": "W8A16",
+}
+"""The presets without a statement of inputs."""
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "plain"
@@ -56,22 +75,33 @@ def with_preset(preset: str, scheme_format: str) -> Any:
 
 
 def test_each_scheme_has_its_preset() -> None:
-    rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == "dynamic"]
-    assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in PRESETS}
+    for inputs, presets in (("dynamic", PRESETS), ("float8", OF_FLOAT8)):
+        rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == inputs]
+        assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in presets}
 
 
-@pytest.mark.parametrize("scheme", PRESETS)
-def test_the_configuration_is_that_of_the_preset(tmp_path: Path, plain: Path, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "preset", "inputs"),
+    [
+        *WITH_INPUTS,
+        ("int4_group", "W4A16_ASYM", None),
+        *((scheme, preset, None) for scheme, preset in OF_WEIGHTS.items()),
+    ],
+)
+def test_the_configuration_is_that_of_the_preset(
+    tmp_path: Path, plain: Path, scheme: str, preset: str, inputs: Any
+) -> None:
     from compressed_tensors.compressors.format import infer_module_format  # noqa: PLC0415
     from compressed_tensors.quantization import QuantizationConfig  # noqa: PLC0415
 
-    checkpoint.quantize_file(plain, tmp_path / "model", scheme, recipe=CT, inputs="dynamic")
+    options: Any = {"recipe": CT, "inputs": inputs, "zero_points": preset.endswith("_ASYM")}
+    checkpoint.quantize_file(plain, tmp_path / "model", scheme, **options)
     config = json.loads((tmp_path / "model" / "config.json").read_text("utf-8"))
     section = config["quantization_config"]
-    wanted = with_preset(PRESETS[scheme], section["format"])
+    wanted = with_preset(preset, section["format"])
     found = QuantizationConfig.model_validate(section)
     assert found.model_dump() == wanted.model_dump()
-    if scheme != "int4_group":  # whose bytes are those that vLLM's kernel of W4AFP8 loads
+    if preset != "W4AFP8":  # whose bytes are those that vLLM's kernel of W4AFP8 loads
         group = wanted.config_groups["group_0"]
         assert section["format"] == infer_module_format(torch.nn.Linear, group).value
 
@@ -96,18 +126,42 @@ def logits_of_preset(decoded: Path, preset: str, scale: float | None) -> list[to
     return [without, logits(model)]
 
 
-@pytest.mark.parametrize("scheme", PRESETS)
-def test_transformers_quantizes_the_inputs(tmp_path: Path, plain: Path, scheme: str) -> None:
+@pytest.mark.parametrize(("scheme", "preset", "inputs"), WITH_INPUTS)
+def test_transformers_quantizes_the_inputs(
+    tmp_path: Path, plain: Path, scheme: str, preset: str, inputs: Any
+) -> None:
     """It computes what it does with the decoded weights and the preset's inputs, to the bit."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     model, decoded = tmp_path / "model", tmp_path / "decoded"
-    checkpoint.quantize_file(plain, model, scheme, recipe=CT, inputs="dynamic")
+    checkpoint.quantize_file(plain, model, scheme, recipe=CT, inputs=inputs)
     checkpoint.dequantize_file(model, decoded)
     found = logits(AutoModelForCausalLM.from_pretrained(model))
-    without, wanted = logits_of_preset(decoded, PRESETS[scheme], None)
+    without, wanted = logits_of_preset(decoded, preset, None)
     assert torch.equal(found, wanted)
     assert not torch.equal(found, without)
+
+
+@pytest.mark.parametrize("scheme", ["int4_group", "int8_group"])
+@pytest.mark.parametrize("scales", ["amax", "best"])
+def test_transformers_decodes_zero_points(
+    tmp_path: Path, plain: Path, scheme: Any, scales: Any
+) -> None:
+    """With the option that the check names: it takes a zero point for each row without it."""
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig  # noqa: PLC0415
+
+    model, decoded = tmp_path / "model", tmp_path / "decoded"
+    options: Any = {"recipe": CT, "zero_points": True, "scales": scales}
+    checkpoint.quantize_file(plain, model, scheme, **options)
+    checkpoint.dequantize_file(model, decoded)
+    (problem,) = checkpoint.verify_loading(model, "transformers").problems
+    assert "dequantize=True" in str(problem)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        AutoModelForCausalLM.from_pretrained(model)
+    config = CompressedTensorsConfig(dequantize=True)
+    found = logits(AutoModelForCausalLM.from_pretrained(model, quantization_config=config))
+    assert torch.equal(found, logits(llama(decoded)))
+    assert not torch.equal(found, logits(llama(plain)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.03])

@@ -13,7 +13,10 @@ from castwise.arrays.dtype_map import KEEP, DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.advice._consumers import Limits
+from castwise.checkpoint.containers import whole_model_refusal
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.whole_models import ModelFormat, WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
 from castwise.checkpoint.planning.decode.options import FORMATS
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
@@ -25,7 +28,7 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.models.architecture import Architecture
 from castwise.models.model import MATRIX
-from castwise.quantization.producers.registry import SEVERAL, WRITTEN
+from castwise.quantization.producers.registry import SEVERAL, TYPED, WRITTEN
 from castwise.text.spelling import suggestion
 from castwise.text.wording import parenthesis, setting
 
@@ -127,11 +130,9 @@ def find_candidates(
     CheckpointError: a format or scheme is not known, not written by the recipe or not loaded; or no
     weight has a candidate.
     """
-    if limits is not None:
-        recipe = limits.recipe
-    recipe = most_versatile_recipe() if recipe is None else recipe
+    recipe = _recipe_of(source, recipe if limits is None else limits.recipe)
     schemes, wide = _targets(formats, recipe, limits)
-    infos, entries = source.tensors, EntrySizes.of(source)
+    infos, entries = source.tensors, EntrySizes.of(source, recipe)
     model = CheckpointModel(source, architecture)
     model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
@@ -192,6 +193,16 @@ def find_candidates(
     )
 
 
+def _recipe_of(source: Checkpoint, recipe: str | None) -> str:
+    """Return the producer of a name, or the usual one; refuse files of whole models of others."""
+    is_whole = isinstance(source.file, WholeModelReader)
+    if recipe is None:
+        return TYPED if is_whole else most_versatile_recipe()
+    if is_whole and recipe != TYPED:
+        raise whole_model_refusal(source.path, source.suffix)
+    return recipe
+
+
 def _targets(
     formats: Sequence[str] | None, recipe: str, limits: Limits | None
 ) -> tuple[list[str], list[str]]:
@@ -199,8 +210,10 @@ def _targets(
     available = [
         scheme for scheme in written_schemes(recipe) if limits is None or limits.loads(scheme)
     ]
+    # A file of a whole model has other weights as they are.
+    wide_formats = () if recipe == TYPED else WIDE_FORMATS
     if formats is None:
-        return available, list(WIDE_FORMATS)
+        return available, list(wide_formats)
     if not isinstance(formats, Iterable):
         raise TypeError(setting("formats", formats) + " is not a list of names")
     if isinstance(formats, str | bytes):
@@ -208,12 +221,12 @@ def _targets(
     schemes: list[str] = []
     wide: list[str] = []
     for name in formats:
-        if name in WIDE_FORMATS:
+        if name in wide_formats:
             wide.append(name)
         elif name in available:
             schemes.append(name)
         else:
-            candidate_names = [*available, *WIDE_FORMATS]
+            candidate_names = [*available, *wide_formats]
             raise CheckpointError(
                 setting("formats", name) + f" is not a candidate: {_reason(name, recipe, limits)}; "
                 f"{suggestion(name, candidate_names)}use some of {', '.join(candidate_names)}"
@@ -223,6 +236,8 @@ def _targets(
 
 def _reason(name: str, recipe: str, limits: Limits | None) -> str:
     """Say why a name is not one of a candidate."""
+    if name in WIDE_FORMATS:
+        return f"a .{recipe} file keeps the dtype of what is not quantized"
     if not is_scheme(name):
         return "no scheme or format has it"
     if limits is not None and not limits.loads(name):
@@ -230,6 +245,13 @@ def _reason(name: str, recipe: str, limits: Limits | None) -> str:
     if any((row.recipe, row.scheme) == (recipe, name) for row in WRITTEN):
         return f"{recipe} stores it with biases of groups, whose errors are not predicted"
     return f"{recipe} writes none of it"
+
+
+def typed_format() -> ModelFormat:
+    """Return the container of whole models whose files state the scheme of each tensor."""
+    model = model_format(f".{TYPED}")
+    assert model is not None, "it is in the table of containers"  # noqa: S101
+    return model
 
 
 def plain_encode(recipe: str, threads: int) -> Encode:
@@ -248,10 +270,17 @@ class EntrySizes:
     """The entries of tensors in the headers of shards, and in an index."""
 
     index_bytes: int | None  # beside the name of the tensor, at most; None without an index
+    # What may lie behind a tensor in a file of a whole model, whose header has one size whatever
+    # the types of its tensors are; None for other files
+    padding: int | None = None
 
     @classmethod
-    def of(cls, source: Checkpoint) -> EntrySizes:
-        """Return those of a checkpoint, whose shards keep their names."""
+    def of(cls, source: Checkpoint, recipe: str) -> EntrySizes:
+        """Return those of what a checkpoint becomes, whose shards keep their names."""
+        if recipe == TYPED:
+            file = source.file
+            form = file if isinstance(file, WholeModelReader) else typed_format()
+            return cls(None, form.alignment - 1)
         if not source.is_folder:
             return cls(None)
         longest = max((len(PurePosixPath(path).name) for path in source.shards), default=0)
@@ -259,6 +288,8 @@ class EntrySizes:
 
     def nbytes(self, name: str) -> int:
         """Return the bytes of the entries of a tensor, at most."""
+        if self.padding is not None:
+            return self.padding
         letters = len(json.dumps(name))
         header = letters + _HEADER_ENTRY
         return header if self.index_bytes is None else header + letters + self.index_bytes

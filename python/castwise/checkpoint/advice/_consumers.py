@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.loading.problem import loads_by_default
 from castwise.checkpoint.planning.written_schemes import consumer_named
 from castwise.models.architecture import stated_dtype
@@ -47,10 +48,12 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
     owner = next((producer.name for producer in owners if producer is not None), "")
     loads = {loading.recipe: loading for loading in consumer.loads}
     if consumer.form is not None:
-        _check_convertible(source, consumer, types)
-        loads = {owner: loads[owner]} if owner in loads else loads
+        own = consumer.form if isinstance(source.file, WholeModelReader) else owner
+        if own != consumer.form:
+            _check_convertible(source, consumer, types)
+        loads = {own: loads[own]} if own in loads else loads
     if recipe is None:
-        loading = loads.get(owner, consumer.loads[0])
+        loading = loads.get(owner) or next(iter(loads.values()))
         return Limits(consumer, loading.recipe, loading, _dtype(source))
     producer = known_recipe(recipe)
     if producer is None or producer.name not in loads:

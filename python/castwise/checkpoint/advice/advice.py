@@ -19,9 +19,9 @@ from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.replacing import check_own_start, replacing_file
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.results.report import KeptTensors, kept_text
-from castwise.quantization import schemes
 from castwise.quantization.producers.consumers import find_consumer
-from castwise.quantization.producers.schemes import has_scales
+from castwise.quantization.producers.registry import TYPED
+from castwise.quantization.producers.schemes import has_scales, scheme_of_files
 from castwise.rendering import Rendered
 from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
 from castwise.rendering.sheet import Exponents, Front, Lines, Section, Sheet, Table
@@ -232,10 +232,12 @@ class Advice(Rendered):
             return (f"castwise cast {source} DST --map THIS",)
         form = None if self.consumer is None else find_consumer(self.consumer).form
         destination = "DST" if form is None else "QUANTIZED"
+        if self.recipe == TYPED:  # whose files a map makes at once
+            form, destination = None, f"DST.{TYPED}"
         first = f"castwise quantize {source} {destination} --map THIS --recipe {self.recipe}"
-        targets = {choice.target for choice in self.choices}
+        targets = filter(is_scheme, {choice.target for choice in self.choices})
         if self.scales != "amax" and any(
-            row.name in targets and has_scales(self.scales, row, self.recipe) for row in schemes()
+            has_scales(self.scales, scheme_of_files(target), self.recipe) for target in targets
         ):
             first += f" --scales {self.scales}"
         if self.consumer is not None:
@@ -371,9 +373,9 @@ def _range(target: str, largest: int) -> FormatRange | None:
     """Return the range of a format; that of a scheme has a scale for the usual largest number."""
     if target == KEEP:
         return None
-    scheme = next((row for row in schemes() if row.name == target), None)
-    if scheme is None:
+    if not is_scheme(target):
         return FormatRange.of(target)
+    scheme = scheme_of_files(target)
     if scheme.code_map is not None:
         return None
     is_float = finfo(scheme.element).kind == "float"

@@ -28,11 +28,12 @@ from castwise.quantization.producers.block_types import (
     encode_type,
     type_of_scheme,
 )
-from castwise.quantization.producers.layouts import Layout
+from castwise.quantization.producers.layouts import ZERO, Layout
 from castwise.quantization.producers.registry import (
     CONVERTED_TO,
     TYPED,
     WRITTEN,
+    WRITTEN_WITH_ZEROS,
     written_layout,
 )
 from castwise.quantization.producers.schemes import (
@@ -78,6 +79,7 @@ class SchemeRecipe:
     shares: bool = False
     # How the scale of a block is chosen, as in `castwise.quantization.quantize`.
     scales: str = "amax"
+    has_zeros: bool = False  # each block has a zero point
 
     @property
     def cost(self) -> int:
@@ -160,7 +162,8 @@ class SchemeRecipe:
     @property
     def quantize_options(self) -> dict[str, Any] | None:
         """The options of `quantize_slab` of matrices along rows; None if it is more than that."""
-        if self.passes > 1 or self.late is not None or self.axis != -1 or self.is_of_blocks:
+        is_more = self.passes > 1 or self.late is not None or self.axis != -1 or self.has_zeros
+        if is_more or self.is_of_blocks:
             return None
         return {
             "scheme": self.scheme,
@@ -179,6 +182,7 @@ class SchemeRecipe:
             axis=self.axis,
             scale_rule=self.scale_rule,
             scales=self.scales,
+            symmetric=not self.has_zeros,
             amax=amax,
         )
 
@@ -195,6 +199,7 @@ class SchemeRecipe:
             "axis": self.axis,
             "shares_global_scale": self.shares,
             "scales": self.scales,
+            **({"symmetric": False} if self.has_zeros else {}),
         }
 
     def text(self) -> str:
@@ -204,6 +209,8 @@ class SchemeRecipe:
             parts.append(f"scale rule {self.scale_rule}")
         if self.scales != "amax":
             parts.append(_CHOICES[self.scales])
+        if self.has_zeros:
+            parts.append("with zero points")
         if self.axis != -1:
             parts.append("transposed")
         if self.shares:
@@ -270,7 +277,24 @@ def scheme_recipes(weight: QuantizedWeight | None, axes: int) -> Sequence[Scheme
     Those of a tensor of more than two axes may lie along the last but one.
     """
     kind = None if weight is None else (weight.scheme, weight.block, weight.recipes)
-    return _of_kind(kind, is_stack=axes == MATRIX + 1)
+    recipes = _of_kind(kind, is_stack=axes == MATRIX + 1)
+    if weight is not None and ZERO in weight.parts.values():
+        return (*_with_zeros(weight.scheme, weight.block), *recipes)
+    return recipes
+
+
+@cache
+def _with_zeros(scheme: str | None, block: tuple[int, ...] | None) -> tuple[SchemeRecipe, ...]:
+    """List what may have made a weight with zero points."""
+    if block is not None and len(block) != MATRIX:
+        return ()
+    pair = None if block is None else (block[0], block[1])
+    return tuple(
+        SchemeRecipe(row.scheme, row.recipe, pair, scales=scales, has_zeros=True)
+        for row in WRITTEN_WITH_ZEROS
+        if row.scheme == scheme
+        for scales in ("amax", "best")
+    )
 
 
 @cache

@@ -31,7 +31,13 @@ from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument, join, parenthesis
 
 _OF_CASTS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
-_OF_QUANTIZATIONS = {"recipe": None, "scales": "amax", "inputs": None, "importance": None}
+_OF_QUANTIZATIONS = {
+    "recipe": None,
+    "scales": "amax",
+    "zero_points": False,
+    "inputs": None,
+    "importance": None,
+}
 
 
 def verify(
@@ -49,6 +55,7 @@ def verify(
     architecture: PathArgument | None = None,
     recipe: WrittenRecipe | None = None,
     scales: Scales = "amax",
+    zero_points: bool = False,
     inputs: Inputs | float | None = None,
     importance: PathArgument | None = None,
     threads: int | None = None,
@@ -81,7 +88,7 @@ def verify(
         differ in the last bit; with "exact" they are the same.
     architecture
         With a map, a file with what the parameters of the model are, as in `quantize_file`.
-    recipe, scales, inputs, importance
+    recipe, scales, zero_points, inputs, importance
         With a map of schemes, the options that it was made with, as in `quantize_file`.
     threads
         How many threads may decode.
@@ -112,7 +119,13 @@ def verify(
     """
     options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
     quantization = _changed(
-        {"recipe": recipe, "scales": scales, "inputs": inputs, "importance": importance},
+        {
+            "recipe": recipe,
+            "scales": scales,
+            "zero_points": zero_points,
+            "inputs": inputs,
+            "importance": importance,
+        },
         _OF_QUANTIZATIONS,
     )
     conversion = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.interface import PlacedReader, Reader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
 from castwise.models.architecture import Architecture
@@ -164,3 +164,6 @@ class ModelFormat:
     # The schemes of tensors by a mix, of a file that states these values; and what that states
     mix_types: Callable[[str, Mapping[str, Any], Collection[str]], dict[str, str]]
     mix_metadata: Callable[[str], dict[str, str]]
+    alignment: int  # of tensors in a file that is not like its source
+    file_bytes: Callable[[Collection[Planned], Mapping[str, str], Reader | None], int]
+    """The bytes of a file of planned tensors, its metadata, and what it is made of."""

@@ -70,6 +70,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         row.axes.startswith("experts") for row in view.architecture.parameters.values()
     )
     decoded_schemes: set[str] = set()
+    has_packed_zeros = False
     yield from _conversion_problems(view, _expert_arguments(groups))
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
@@ -90,6 +91,8 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         else:
             yield from view.arguments_problems(module, arguments)
             decoded_schemes |= {arguments.scheme} if module.is_quantized else set()
+            is_of_rows = module.is_quantized and arguments.strategy in {"group", "channel"}
+            has_packed_zeros |= is_of_rows and not arguments.symmetric
     for names in view.tied_layers():
         if all(
             _matches(name, "Linear", by_target) and not _matches(name, "Linear", ignore)
@@ -102,10 +105,12 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 NAME_IN_IGNORE,
             )
     yield from _dtype_problems(view, decoded_schemes)
-    yield from _decoding_problems(view, decoded_schemes)
+    yield from _decoding_problems(view, decoded_schemes, has_packed_zeros=has_packed_zeros)
 
 
-def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
+def _decoding_problems(
+    view: View, schemes: set[str], *, has_packed_zeros: bool
+) -> Iterator[LoadingProblem]:
     """Yield why transformers must decode a model when it loads it, and not when it calls it."""
     architecture = view.architecture
     is_packed = any(module.is_quantized and "" not in module.tensors for module in view.modules)
@@ -125,6 +130,12 @@ def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem
         reason = (
             f"compressed-tensors holds the positions of {architecture.name} in float32, which the "
             "model does not add"
+        )
+    elif has_packed_zeros:
+        # Of compressed-tensors 0.20.1, whose own files it does not load either.
+        reason = (
+            "transformers takes a zero point for each row, and compressed-tensors stores those of "
+            "several rows in a word"
         )
     if reason is not None:
         remedy = "load it with quantization_config=CompressedTensorsConfig(dequantize=True)"

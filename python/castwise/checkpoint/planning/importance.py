@@ -294,10 +294,12 @@ class ImportanceMatch:
         if uncounted:
             numbers_text = ", ".join(map(str, uncounted))
             which = "it" if weight.experts == 1 else f"its experts {numbers_text}"
-            self._unweighted[weight.name] = f"{_UNCOUNTED} {which}"
-        if len(uncounted) == weight.experts and not weight.has_ones:
+            ones = ", whose channels count 1 each" if weight.has_ones else ""
+            self._unweighted[weight.name] = f"{_UNCOUNTED} {which}{ones}"
+        if len(uncounted) < weight.experts:
+            self._count += 1
+        elif not weight.has_ones:
             return None
-        self._count += 1
         return numbers
 
     def _choose(self, weight: SearchedWeight) -> ChannelNumbers | None:

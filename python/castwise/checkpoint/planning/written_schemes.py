@@ -23,12 +23,13 @@ from castwise.quantization.producers.registry import (
     TYPED,
     WRITTEN,
     WRITTEN_WITH_INPUTS,
+    WRITTEN_WITH_ZEROS,
     find_recipe,
     known_recipe,
 )
 from castwise.quantization.producers.schemes import scheme_of_files
 from castwise.text.spelling import scheme_hint, suggestion
-from castwise.text.wording import argument, parenthesis, setting
+from castwise.text.wording import argument, join, parenthesis, setting
 
 # The schemes whose codes the units of common GPUs multiply.
 _MULTIPLIED = ("fp8_block", "fp8_channel", "int8_channel")
@@ -49,8 +50,9 @@ def scheme_named(name: object) -> Scheme:
             f"{', '.join(rows)}"
         )
     if isinstance(name, str) and (preset := PRESETS.get(name.upper())) is not None:
-        scheme, inputs = preset
-        beside = " beside " + argument("inputs", inputs) if inputs else ""
+        scheme, options = preset
+        names = [argument(option, value) for option, value in options.items()]
+        beside = " beside " + join(", ", names) if names else ""
         text = " is a preset of llm-compressor; here it is "
         raise CheckpointError(setting("scheme", name) + text + argument("scheme", scheme) + beside)
     if isinstance(name, str) and name.upper() in CALIBRATED:
@@ -96,14 +98,14 @@ def recipes() -> tuple[str, ...]:
 
 
 def written_schemes(recipe: object) -> tuple[str, ...]:
-    """Return the schemes that a producer's folders hold, without biases of groups.
+    """Return the schemes that a producer's checkpoints hold, without biases of groups.
 
-    CheckpointError: castwise writes none of its folders, or only with biases.
+    CheckpointError: castwise writes none of its checkpoints, or only with biases.
     """
-    of_folders = [row for row in WRITTEN if row.symmetric and row.recipe != TYPED]
-    rows = [row.scheme for row in of_folders if row.recipe == recipe]
+    written = [row for row in WRITTEN if row.symmetric]
+    rows = [row.scheme for row in written if row.recipe == recipe]
     if not rows:
-        recipes_by_name = dict.fromkeys(row.recipe for row in of_folders)
+        recipes_by_name = dict.fromkeys(row.recipe for row in written)
         raise CheckpointError(
             setting("recipe", recipe) + f" is not one of {', '.join(recipes_by_name)}"
         )
@@ -167,13 +169,11 @@ def recipe_for(
         states = all(_states(name, loading.recipe, inputs) for name in names)
         if recipe_name in {None, loading.recipe} and is_loaded and states:
             return recipe or loading.recipe
-    # The files that it loads may hold types of their own.
-    own_schemes = [row.scheme for row in WRITTEN if row.recipe == consumer.form == TYPED]
-    if recipe in {None, TYPED} and inputs is None and {*names} <= {*own_schemes}:
-        return TYPED
-    rows = [(loading.recipe, loading.with_inputs(inputs)) for loading in consumer.loads]
-    if own_schemes and inputs is None:
-        rows.append((TYPED, tuple(own_schemes)))
+    rows = [
+        (loading.recipe, loading.with_inputs(inputs))
+        for loading in consumer.loads
+        if inputs is None or states_inputs(loading.recipe)
+    ]
     loads = ", ".join(f"{name} ({', '.join(each)})" for name, each in rows if each)
     storage_text = "" if recipe is None else f" as {recipe} stores it"
     storage_text += "" if inputs is None else " with " + argument("inputs", inputs)
@@ -310,11 +310,37 @@ def written_row(scheme: object, recipe: str | None, inputs: str | float | None =
     )
 
 
+def row_with_zeros(scheme: str, recipe: str, inputs: str | float | None) -> Written | None:
+    """Return the row of a scheme that a producer stores with zero points; None if there is none."""
+    rows = (row for row in WRITTEN_WITH_ZEROS if (row.scheme, row.recipe) == (scheme, recipe))
+    return next((row for row in rows if inputs in {None, row.inputs}), None)
+
+
+def check_zeros(names: Sequence[str], recipe: str, inputs: str | float | None) -> None:
+    """Refuse zero points that none of some schemes has.
+
+    CheckpointError: those that have them are in the message.
+    """
+    if any(row_with_zeros(name, recipe, inputs) for name in names):
+        return
+    others: dict[str, list[str]] = {}
+    for row in WRITTEN_WITH_ZEROS:
+        others.setdefault(row.recipe, []).append(row.scheme)
+    texts = (f"{', '.join(schemes)} of {name}" for name, schemes in others.items())
+    beside = "" if inputs is None else " beside " + argument("inputs", inputs)
+    raise CheckpointError(
+        argument("zero_points", True)
+        + f": {recipe} stores {' and '.join(names)} without zero points"
+        + beside
+        + f"; leave it out, or use {'; '.join(texts)}"
+    )
+
+
 def checked_inputs(value: object) -> str | None:
     """Return what is to be stated of inputs without a scale."""
     if value is not None and not (isinstance(value, str) and value in get_args(Inputs)):
         raise CheckpointError(
-            setting("inputs", value) + f" is not valid; use {' or '.join(get_args(Inputs))}"
+            setting("inputs", value) + f" is not valid; use one of {', '.join(get_args(Inputs))}"
         )
     return None if value is None else str(value)
 
@@ -352,7 +378,11 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
         remedies.append(f"use another scheme ({', '.join(others)})")
     if fitting:
         remedies.append(f"use another recipe ({', '.join(row.recipe for row in fitting)})")
-    states = {"none": "not quantized", "dynamic": "quantized while the model runs"}
+    states = {
+        "none": "not quantized",
+        "dynamic": "quantized while the model runs",
+        "float8": "quantized to float8 while the model runs",
+    }
     state = states.get(str(inputs), "quantized with a constant scale")
     raise CheckpointError(
         setting("inputs", inputs) + f": a checkpoint {f'of {recipe} ' if recipe else ''}does not "

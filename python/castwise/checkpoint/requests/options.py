@@ -111,12 +111,13 @@ def check_fields(options: Request | Run) -> None:
 _INPUTS = OptionDescription(
     comment="Whether the checkpoint states that engines quantize the inputs of quantized "
     'layers. "dynamic": engines quantize inputs while the model runs, as the producer\'s '
-    'preset for the scheme describes, and multiply codes by codes. "none": inputs keep '
+    'preset for the scheme describes, and multiply codes by codes. "float8": inputs of MXFP4 '
+    'become float8 in groups of 128, as the preset MXFP4XFP8 describes. "none": inputs keep '
     "their dtype, and engines decode the weights. By default the statement that the "
     "producer makes without data.",
     choices=Inputs,
     help="whether the checkpoint states that inputs are quantized while the model runs "
-    "(dynamic) or not (none); default: what the recipe states without data",
+    "(dynamic; float8 beside MXFP4) or not (none); default: what the recipe states without data",
 )
 _ARCHITECTURE = OptionDescription(
     comment="A file that describes the parameters of a model whose class and type in "
@@ -576,10 +577,11 @@ class Quantize(Request):
             comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
             "constant scale, by which codes of inputs are multiplied; it is stored beside each "
             "weight of NVFP4, and of FP8 by tensor if the producer has it.",
-            metavar="none|dynamic|SCALE",
+            metavar="none|dynamic|float8|SCALE",
             parse="inputs",
             help="whether the checkpoint states that inputs are quantized while the model runs "
-            "(dynamic), by a constant SCALE, or not (none); default: what the consumer needs, or "
+            "(dynamic; float8 beside MXFP4), by a constant SCALE, or not (none); default: what "
+            "the consumer needs, or "
             "the recipe states without data",
         ),
     )
@@ -605,6 +607,14 @@ class Quantize(Request):
         help="which scale each block gets: that of its largest magnitude (amax, the default), "
         "that of least squared error, of nvfp4, MX, integers and llama.cpp's types (best), or the "
         "better one of two, of nvfp4 (four_over_six); other schemes of a --map keep amax",
+    )
+    zero_points: bool = option(
+        default=False,
+        comment="Store a zero point for each group, so that its codes reach from its least to its "
+        "largest element: of int4_group and int8_group as compressed-tensors stores them. Other "
+        "schemes of a map have none.",
+        help="store a zero point for each group of int4_group and int8_group, as "
+        "compressed-tensors does (W4A16_ASYM)",
     )
     importance: PathArgument | None = option(
         default=None,

@@ -18,6 +18,7 @@ from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
 from castwise.checkpoint.planning.importance import Importance
 from castwise.checkpoint.planning.written_schemes import (
+    check_zeros,
     checked_inputs_or_scale,
     consumer_named,
     is_scheme,
@@ -50,6 +51,7 @@ def quantizing(
         "recipe": encode.recipe,
         "block": None if encode.block is None else list(encode.block),
         **({} if encode.scales == "amax" else {"scales": encode.scales}),
+        **({"zero_points": True} if encode.zero_points else {}),
         "map": dict(encode.mapping),
         "ignore": list(encode.ignore),
         **({"embeddings": True} if encode.embeddings else {}),
@@ -124,6 +126,8 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         for name in names:
             producer = written_row(name, producer, inputs).recipe
         assert producer is not None, "some scheme is written"  # noqa: S101
+        if request.zero_points:
+            check_zeros(names, producer, inputs)
         encode = Encode(
             usual,
             producer,
@@ -144,6 +148,7 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
             inputs=inputs,
             architecture=checked_architecture(request.architecture),
             scales=checked_scales(request.scales, names, producer),
+            zero_points=request.zero_points,
             mix=mix,
         )
         for name in names:

@@ -159,7 +159,8 @@ def quantize(
     ValueError
         An unknown name, a block that the scheme cannot have, an option that does not apply to the
         scheme, an infinite or NaN element (its index is named), an importance of another shape, of
-        zeros only, or with a number that is negative or not finite.
+        zeros only, or with a number that is negative or not finite. It is an `UnfitError` if the
+        scheme cannot hold such an array: its shape, such blocks, or an element.
 
     Examples
     --------

@@ -113,6 +113,7 @@ FILE_TYPES: Mapping[str, int] = {
 
 # The mixes of types that llama.cpp knows by names: the usual type, and the type of the file.
 MIXES: Mapping[str, tuple[str, int]] = {
+    "q2_k_s": ("q2_k", 21),
     "q3_k_s": ("q3_k", 11),
     "q3_k_m": ("q3_k", 12),
     "q3_k_l": ("q3_k", 13),

@@ -110,6 +110,9 @@ _DYNAMIC_INPUTS: Mapping[str, Mapping[str, Any]] = {
     "int4_group": {**_TOKEN, "num_bits": 8, "type": "float"},
 }
 
+# After the preset MXFP4XFP8 of 0.20: groups that are not those of the weights.
+_FLOAT8_INPUTS = {**_TOKEN, "strategy": "group", "group_size": 128, "num_bits": 8}
+
 _WRITTEN_DYNAMIC = (
     Written("fp8_channel", "float-quantized"),
     Written("fp8_block", "float-quantized", only_default=True),
@@ -293,10 +296,10 @@ def _arguments_of_inputs(encoding: Encoding, *, is_scaled: bool) -> dict[str, An
     row, arguments = encoding.written, _arguments_of_weights(encoding)
     if is_scaled or row.inputs == "constant":
         return {**arguments, "dynamic": "local" if row.row.global_scale else False}
-    if row.inputs == "dynamic":
-        arguments |= {"block_structure": None, "dynamic": True}
-        return {**arguments, **_DYNAMIC_INPUTS[row.scheme]}
-    return None
+    if row.inputs == "none":
+        return None
+    further = _FLOAT8_INPUTS if row.inputs == "float8" else _DYNAMIC_INPUTS[row.scheme]
+    return {**arguments, "block_structure": None, "dynamic": True, **further}
 
 
 def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
@@ -307,7 +310,9 @@ def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
     if bytes_of_scale is not None:
         strategy = "tensor_group" if encoding.written.row.global_scale else "group"
     dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
-    zero_dtype = dtype if encoding.symmetric else f"torch.{I8}"
+    zero_dtype = {"zp_dtype": dtype if encoding.symmetric else f"torch.{I8}"}
+    if not encoding.written.symmetric:  # presets do not state that it is int8
+        zero_dtype = {}
     return {
         "num_bits": encoding.bits,
         "type": "int" if scheme.startswith("int") else "float",
@@ -318,7 +323,7 @@ def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
         "dynamic": False,
         "actorder": "group" if encoding.has_index else None,
         "scale_dtype": dtype,
-        "zp_dtype": zero_dtype,
+        **zero_dtype,
     }
 
 
@@ -378,7 +383,13 @@ COMPRESSED_TENSORS = Producer(
         rows=_WRITTEN,
         with_inputs=(
             *(replace(row, inputs="dynamic") for row in _WRITTEN_DYNAMIC),
+            Written("mxfp4", "mxfp4-pack-quantized", inputs="float8"),
             Written("nvfp4", "nvfp4-pack-quantized", shares=True, inputs="constant"),
+        ),
+        # Words hold the zero points of as many rows as codes fit.
+        with_zeros=tuple(
+            Written(scheme, "pack-quantized", as_groups=True, symmetric=False, step=rows)
+            for scheme, rows in (("int4_group", 8), ("int8_group", 4))
         ),
         write=_write,
         states_several=True,

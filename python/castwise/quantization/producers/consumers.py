@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.text.brief import brief_fields
 from castwise.text.spelling import suggestion
 
@@ -27,6 +28,7 @@ _BLOCK, _FLOAT8 = ("fp8_block",), ("fp8_tensor", "fp8_channel", "fp8_block")
 _INTEGERS = ("int8_channel", "int4_channel", "int4_group", "int8_group")
 _MX = ("mxfp4", "mxfp8_e4m3")
 _DYNAMIC = ("fp8_channel", "fp8_block", "int8_channel")
+_BLOCK_TYPES = tuple(name.lower() for name in WRITTEN_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class Loading:
         quantized while the model runs.
     only_dynamic : tuple of str
         Those of these that it loads nowhere else.
+    float8 : tuple of str
+        Those of linear layers that it loads where the configuration states that inputs become
+        float8 while the model runs.
     constant : tuple of str
         Those of linear layers that it loads beside constant scales of inputs.
     plain : tuple of str
@@ -72,6 +77,7 @@ class Loading:
     plain: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     only_dynamic: tuple[str, ...] = ()
+    float8: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
 
     __repr__ = brief_fields
@@ -86,7 +92,8 @@ class Loading:
         if inputs is None:
             return self.all_schemes
         if inputs != "none":
-            return self.dynamic if inputs == "dynamic" else self.constant
+            of_words = {"dynamic": self.dynamic, "float8": self.float8}
+            return of_words.get(str(inputs), self.constant)
         return tuple(name for name in self.all_schemes if name not in self.only_dynamic)
 
     def holds(self, scheme: str, *, is_expert: bool, is_stack: bool = False) -> bool:
@@ -106,8 +113,8 @@ class Consumer:
     loads : tuple of Loading
         What it loads, by producer; the first is the one whose checkpoints `advise` plans.
     form : str or None
-        The producer to whose layout `transcode_file` converts those checkpoints first; None if the
-        consumer loads them as they are.
+        The producer to whose layout `transcode_file` first converts what other producers store;
+        None if the consumer loads that as it is.
     embeddings : bool
         Whether it loads quantized embeddings, and heads, of every scheme that it loads.
 
@@ -133,6 +140,7 @@ _CONSUMERS = (
                 alike="model",
                 keeps_experts=False,
                 dynamic=(*_DYNAMIC, "int4_group", *_MX, "mxfp6_e2m3"),
+                float8=("mxfp4",),
                 constant=("nvfp4",),
             ),
             Loading("deepseek", _BLOCK, _BLOCK, _TESTED_LIVE, dynamic=_BLOCK),
@@ -213,6 +221,7 @@ _CONSUMERS = (
     Consumer(
         "llama.cpp",
         (
+            Loading("gguf", _BLOCK_TYPES, _BLOCK_TYPES, _TESTED_GGUF, stacks=_BLOCK_TYPES),
             Loading("compressed-tensors", ("mxfp4",), ("mxfp4",), _TESTED_GGUF),
             Loading("gpt-oss", (), (), _TESTED_GGUF, alike="model", stacks=("mxfp4",)),
         ),

@@ -40,13 +40,14 @@ class Written:
     # Only such experts are stored so, and in an unquantized model their matrices are (in, out).
     is_transposed: bool = False
     shares: bool = False  # what engines fuse must have the same global scale
-    symmetric: bool = True  # false for groups that have a bias
+    symmetric: bool = True  # false for groups that have a bias, or zero points
     square: bool = False  # blocks have as many rows as columns
     only_named: bool = False  # a weight must be named so, since its parts are named in its place
     as_groups: bool = False  # channels are stored as groups of one row each
-    # What is stated of inputs: that they stay as they are, are quantized while the model runs, or
-    # by a constant scale that is stored; "" if nothing is, or a scale that is not stored.
-    inputs: Literal["", "none", "dynamic", "constant"] = "none"
+    # What is stated of inputs: that they stay as they are, are quantized while the model runs, then
+    # to float8 beside weights of another format, or by a constant scale that is stored; "" if
+    # nothing is, or a scale that is not stored.
+    inputs: Literal["", "none", "dynamic", "float8", "constant"] = "none"
     only_default: bool = False  # no other block than the default is stated so
     fallback: str = ""  # the scheme to take for rows that are no whole blocks
     recipe: str = ""  # the producer, which the registry fills in
@@ -166,6 +167,7 @@ class Writing:
     rows: tuple[Written, ...] = ()  # the schemes of the checkpoints that castwise writes as it does
     # Those that it also states with inputs that are quantized.
     with_inputs: tuple[Written, ...] = ()
+    with_zeros: tuple[Written, ...] = ()  # those that it also stores with zero points
     write: StatementWriter | None = None  # writes what states them
     # Why transformers does not run what is written, and what does.
     loading_warning: str | None = None

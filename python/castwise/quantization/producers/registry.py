@@ -66,6 +66,9 @@ WRITTEN = _with_recipes(lambda writing: writing.rows)
 # Those that are also written with inputs that are quantized.
 WRITTEN_WITH_INPUTS = _with_recipes(lambda writing: writing.with_inputs)
 
+# Those that are also written with zero points.
+WRITTEN_WITH_ZEROS = _with_recipes(lambda writing: writing.with_zeros)
+
 # Producers that state a scheme for each module.
 SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
 
@@ -214,17 +217,22 @@ def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     return _first(row.configuration.unnamed_method(key, section) for row in PRODUCERS)
 
 
-# The presets of compressed-tensors that castwise writes: scheme, and what is stated of inputs.
-PRESETS = {
-    "FP8_DYNAMIC": ("fp8_channel", "dynamic"),
-    "W8A8": ("int8_channel", "dynamic"),
-    "INT8": ("int8_channel", "dynamic"),
-    "W8A16": ("int8_group", ""),
-    "W4A16": ("int4_group", ""),
-    "W4AFP8": ("int4_group", "dynamic"),
-    "NVFP4A16": ("nvfp4", ""),
-    "MXFP4A16": ("mxfp4", ""),
-    "MXFP8": ("mxfp8_e4m3", "dynamic"),
+# The presets of compressed-tensors that castwise writes: scheme, and other options.
+PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "FP8_DYNAMIC": ("fp8_channel", {"inputs": "dynamic"}),
+    "W8A8": ("int8_channel", {"inputs": "dynamic"}),
+    "INT8": ("int8_channel", {"inputs": "dynamic"}),
+    "W8A16": ("int8_group", {}),
+    "W4A16": ("int4_group", {}),
+    "W4A16_ASYM": ("int4_group", {"zero_points": True}),
+    "W4AFP8": ("int4_group", {"inputs": "dynamic"}),
+    "NVFP4A16": ("nvfp4", {}),
+    "MXFP4A16": ("mxfp4", {}),
+    "MXFP4XFP8": ("mxfp4", {"inputs": "float8"}),
+    "MXFP6A16": ("mxfp6_e2m3", {}),
+    "MXFP6A8": ("mxfp6_e2m3", {"inputs": "dynamic"}),
+    "MXFP8A16": ("mxfp8_e4m3", {}),
+    "MXFP8": ("mxfp8_e4m3", {"inputs": "dynamic"}),
 }
 # Methods that measure what a model computes.
 CALIBRATED = {"AWQ", "GPTQ", "SMOOTHQUANT", "AUTOROUND"}

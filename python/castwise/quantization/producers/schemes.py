@@ -190,9 +190,16 @@ def check_scales(scales: object, scheme: Scheme, recipe: str) -> None:
     names = ", ".join(
         row.name for row in schemes() if any(has_scales(scales, row, name) for name in row.recipes)
     )
+    choices = [repr(name) for name in SCALES if has_scales(name, scheme, recipe)]
+    has_choice = len(choices) > 1
     raise ValueError(
-        argument("scales", scales) + f" is not valid for {scheme.name}, which has no choice of "
-        f"scales; leave it out, or use one of {names}."
+        argument("scales", scales)
+        + f" is not valid for {scheme.name}, which has "
+        + (
+            f"{' and '.join(choices)}; use one of these, or one of the schemes {names}."
+            if has_choice
+            else f"no choice of scales; leave it out, or use one of {names}."
+        )
     )
 
 

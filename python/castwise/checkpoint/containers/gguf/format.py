@@ -27,6 +27,7 @@ from castwise.checkpoint.containers.gguf._vocabulary import FILES, vocabulary
 from castwise.checkpoint.containers.gguf.imatrix import input_names, is_stored_name, mean_squares
 from castwise.checkpoint.containers.gguf.mixes import mix_metadata, mix_types
 from castwise.checkpoint.containers.gguf.reader import count_named
+from castwise.checkpoint.containers.gguf.writer import ALIGNMENT, file_bytes
 from castwise.checkpoint.containers.whole_models import ModelFormat, ModelOutline
 
 _LAYER = re.compile(r"blk\.([0-9]+)\.")
@@ -101,4 +102,6 @@ FORMAT = ModelFormat(
     input_names,
     mix_types,
     mix_metadata,
+    ALIGNMENT,
+    file_bytes,
 )

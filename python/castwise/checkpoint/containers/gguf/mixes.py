@@ -19,7 +19,7 @@ _Layers = Callable[[int, int], bool]
 # The types of layers in place of the usual one: the first rule that a layer is of.
 _Types = Sequence[tuple[_Layers, str]]
 
-_FALCON, _OLD_EXPERTS = "falcon", 8
+_FALCON, _OLD_EXPERTS, _SHARING_HEADS = "falcon", 8, 4
 # Models of so many layers, which llama.cpp counts as 70B, where heads share values: these are small
 # there, and get more bits. Llama's are 65B where no heads share values.
 _WIDE_LAYERS, _WIDE = 80, {"qwen2", "qwen2vl", "deci"}
@@ -53,9 +53,11 @@ class _Rules:
     others: Mapping[str, str] = field(default_factory=dict)  # by parts of names
     # That of attention's outputs in models of eight experts, in place of `others`
     output_of_experts: str = ""
+    shared_values: str = ""  # that of values which four heads or more share, in place of `values`
 
 
 _RULES: Mapping[str, _Rules] = {
+    "q2_k_s": _Rules(down=((_first_part(8), "q4_k"),), shared_values="q4_k"),
     "q3_k_s": _Rules(output_of_experts="q5_k"),
     "q3_k_m": _Rules(
         ((_first(2), "q5_k"), (_every, "q4_k")),
@@ -120,7 +122,9 @@ def _types(mix: str, values: Mapping[str, Any], names: Sequence[str]) -> Iterato
     rules = replace(_RULES[mix], **(_RULES_OF_FALCON.get(mix, {}) if is_falcon else {}))
     layers, experts = number("block_count"), number("expert_count")
     heads = number("attention.head_count")
-    shares_values = heads != (number("attention.head_count_kv") or heads)
+    value_heads = number("attention.head_count_kv") or heads
+    shares_values = heads != value_heads
+    values_of_all = rules.shared_values if heads >= _SHARING_HEADS * max(1, value_heads) else ""
     is_wide = layers == _WIDE_LAYERS and (
         architecture in _WIDE or (architecture == "llama" and shares_values)
     )
@@ -132,7 +136,8 @@ def _types(mix: str, values: Mapping[str, Any], names: Sequence[str]) -> Iterato
         if name == head:
             scheme = "q8_0" if is_falcon else "q6_k"
         elif "attn_v.weight" in name:
-            scheme = _of_layer(rules.values, value_index, value_count, usual)
+            layer_type = _of_layer(rules.values, value_index, value_count, usual)
+            scheme = values_of_all or layer_type
             if is_wide and scheme in {"q3_k", "q4_k"}:
                 scheme = "q5_k"
             value_index += 1

@@ -22,12 +22,12 @@ from castwise.checkpoint.containers.gguf._architectures import (
     gguf_package,
 )
 from castwise.checkpoint.containers.gguf._ggml_types import PLAIN
-from castwise.checkpoint.containers.interface import PlacedWriter, Reader
+from castwise.checkpoint.containers.interface import Elements, PlacedWriter, Reader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.quantization.producers.block_types import BLOCK_TYPES, FILE_TYPES, WRITTEN_TYPES
 
 _MAX_AXES = 4  # ggml's own limit
-_ALIGNMENT = 32  # the package's own
+ALIGNMENT = 32  # the package's own
 _KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEGER: "INT32"}
 # The types of blocks that are written, by what reports call the scheme.
 _WRITTEN = {"mxfp4": "MXFP4", **{name.lower(): name for name in WRITTEN_TYPES}}
@@ -51,28 +51,49 @@ class GgufWriter(PlacedWriter):
     """Writes a GGUF file: the header at once, tensors at their places."""
 
     def _write_start(self, metadata: Mapping[str, str], source: Reader | None) -> None:
-        is_typed = {*map(type, metadata.values())} == {Typed}
-        own = source if isinstance(source, WholeModelReader) and not is_typed else None
-        if own is None and not (is_typed and ARCHITECTURE in metadata):
-            raise CheckpointError(
-                "a .gguf file states the architecture and the tokens of its model, so castwise "
-                "writes one only of a model folder: castwise quantize MODEL OUT.gguf --scheme "
-                "q4_k, or, of MXFP4, castwise transcode MODEL OUT.gguf --to gguf"
-            )
-        counts = [math.prod(plan.info.shape) for plan in self.planned.values()]
-        lengths = [self.elements(n).nbytes(c) for n, c in zip(self.order, counts, strict=True)]
-        alignment = _ALIGNMENT if own is None else own.alignment
-        *offsets, end = accumulate((-(-n // alignment) * alignment for n in lengths), initial=0)
-        type_values = _quantization(self.planned.values(), metadata)
-        if own is None:
-            header = _header(self.planned.values(), lengths, metadata, type_values)
-        else:
-            header = _header_like(own, self.planned.values(), offsets, type_values)
-        start = -(-len(header) // alignment) * alignment
-        self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
-        self._file.write(header.ljust(start, b"\0"))
+        header, offsets, end = _start(self.planned.values(), metadata, source)
+        self._begins = {n: len(header) + at for n, at in zip(self.order, offsets, strict=True)}
+        self._file.write(header)
         self._file.flush()
-        self._file.truncate(start + end)  # what lies between tensors, and after the last, is zero
+        self._file.truncate(len(header) + end)  # between tensors, and after the last, it is zero
+
+
+def file_bytes(
+    plans: Collection[Planned], metadata: Mapping[str, str], source: Reader | None
+) -> int:
+    """Return the bytes of a file of tensors that are planned."""
+    header, _, end = _start(plans, metadata, source)
+    return len(header) + end
+
+
+def _start(
+    plans: Collection[Planned], metadata: Mapping[str, str], source: Reader | None
+) -> tuple[bytes, list[int], int]:
+    """Return what stands before the tensors, where behind it each begins, and where they end."""
+    is_typed = {*map(type, metadata.values())} == {Typed}
+    own = source if isinstance(source, WholeModelReader) and not is_typed else None
+    if own is None and not (is_typed and ARCHITECTURE in metadata):
+        raise CheckpointError(
+            "a .gguf file states the architecture and the tokens of its model, so castwise "
+            "writes one only of a model folder: castwise quantize MODEL OUT.gguf --scheme "
+            "q4_k, or, of MXFP4, castwise transcode MODEL OUT.gguf --to gguf"
+        )
+    lengths = [_nbytes(plan) for plan in plans]
+    alignment = ALIGNMENT if own is None else own.alignment
+    *offsets, end = accumulate((-(-n // alignment) * alignment for n in lengths), initial=0)
+    type_values = _quantization(plans, metadata)
+    if own is None:
+        header = _header(plans, lengths, metadata, type_values)
+    else:
+        header = _header_like(own, plans, offsets, type_values)
+    start = -(-len(header) // alignment) * alignment
+    return header.ljust(start, b"\0"), offsets, end
+
+
+def _nbytes(plan: Planned) -> int:
+    """Return the bytes of a tensor."""
+    assert plan.format is not None, "a reader of models refuses others"  # noqa: S101
+    return Elements(plan.format).nbytes(math.prod(plan.info.shape))
 
 
 def _header(

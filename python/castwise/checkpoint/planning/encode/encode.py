@@ -46,6 +46,7 @@ from castwise.checkpoint.planning.written_schemes import (
     needed_inputs,
     padding_problem,
     recipes,
+    row_with_zeros,
     statements,
     written_row,
 )
@@ -94,6 +95,7 @@ class Encode:
     # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
     scales: str = "amax"  # how the scales of schemes that have a choice are found
+    zero_points: bool = False  # store zero points of the schemes that may have some
     # What weights the errors of input channels in that search; None for nothing
     importance: Importance | None = None
     # A mix of types of a file of a whole model; the schemes that it gives weights, by name, and
@@ -111,11 +113,12 @@ class Encode:
     def encoding(self, scheme: str) -> Encoding:
         """Return how a scheme is stored."""
         inputs = self.inputs or needed_inputs(self.consumer, self.recipe, scheme)
-        row = written_row(scheme, self.recipe, inputs)
+        zeros = row_with_zeros(scheme, self.recipe, inputs) if self.zero_points else None
+        row = zeros or written_row(scheme, self.recipe, inputs)
         scales = self.scales if has_scales(self.scales, row.row, row.recipe) else "amax"
         form = encoding(row, self.block if scheme == self.scheme else None)
         constant = None if isinstance(inputs, str | None) else inputs
-        return replace(form, input_scale=constant, scales=scales)
+        return replace(form, input_scale=constant, scales=scales, symmetric=zeros is None)
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:

@@ -1,0 +1,132 @@
+"""Advice for llama.cpp: a type for each tensor, in a file within its bytes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError, advise
+from castwise.checkpoint.containers.gguf.reader import GgufReader
+from castwise.cli import main
+from castwise.quantization import dequantize, quantize
+from castwise.quantization.producers.block_types import BLOCK_TYPES
+from test_mixes import CASES, file_of
+from test_quantize_gguf import SHAPES, plain_file, weights
+
+LLAMA: Any = {"consumer": "llama.cpp"}
+CLOSE = 0.3  # decibels between a sample of rows and all of them
+LARGE = (512, 768)
+
+
+def decibels(array: Any, scheme: Any, scales: Any = "amax") -> float:
+    """Return the ratio of signal to noise of all elements, by float64."""
+    values = array.astype(np.float64)
+    lost = dequantize(quantize(array, scheme, scales=scales), "float32") - values
+    return float(10 * np.log10(np.square(values).sum() / np.square(lost).sum()))
+
+
+@pytest.mark.parametrize("case", ["llama of 11, tied", "narrow", "4 experts"])
+@pytest.mark.parametrize("options", [{"bits": 4.5}, {"error": 1e-2}, {"bits": 6, **LLAMA}])
+def test_files_have_the_advised_types_within_the_bytes(
+    tmp_path: Path, case: str, options: dict[str, Any]
+) -> None:
+    source, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
+    file_of(source, CASES[case])
+    advice = advise(source, **options)
+    assert advice.recipe == "gguf"
+    checkpoint.quantize_file(source, out, dtype_map=advice.map)
+    with GgufReader(out) as reader:
+        types = {name: info.stored for name, info in reader.tensors.items()}
+    targets = {name: choice.target for choice in advice.choices for name in choice.tensors}
+    assert {name for name, kind in types.items() if kind in BLOCK_TYPES} == {
+        name for name, target in targets.items() if target != "keep"
+    }
+    assert all(types[name] == target.upper() for name, target in targets.items() if target in TYPES)
+    paddings = 32 * len(targets) + 64
+    assert advice.nbytes - paddings <= out.stat().st_size <= advice.nbytes
+
+
+TYPES = {name.lower() for name in BLOCK_TYPES}
+
+
+def test_alignment_of_the_source_counts(tmp_path: Path) -> None:
+    """Tensors of this file stand at multiples of 64."""
+    source, out = plain_file(tmp_path / "model.gguf", weights()), tmp_path / "out.gguf"
+    advice = advise(source, bits=6, **LLAMA)
+    checkpoint.quantize_file(source, out, dtype_map=advice.map, **LLAMA)
+    assert advice.nbytes - 64 * len(SHAPES) <= out.stat().st_size <= advice.nbytes
+
+
+@pytest.mark.parametrize("scales", ["amax", "best"])
+def test_errors_are_those_of_all_elements(tmp_path: Path, scales: Any) -> None:
+    """Of a weight that is sampled, with rows of different size, and of one that is read whole."""
+    rng, source = np.random.default_rng(3), tmp_path / "model.gguf"
+    tensors = weights(np.float32)
+    large = rng.standard_normal(LARGE) * rng.uniform(0.5, 1.5, (LARGE[0], 1))
+    tensors["blk.0.attn_q.weight"] = large.astype(np.float32)
+    plain_file(source, tensors)
+    for scheme in ("q4_0", "q5_1", "q8_0", "q2_k", "q4_k", "q6_k"):
+        choices = advise(source, error=1.0, formats=[scheme], scales=scales).choices
+        ratios = {name: choice.sqnr_db for choice in choices for name in choice.tensors}
+        name, small = "blk.0.attn_q.weight", "blk.1.ffn_down.weight"
+        assert abs(ratios[name] - decibels(tensors[name], scheme, scales)) < CLOSE
+        assert math.isclose(
+            ratios[small], decibels(tensors[small], scheme, scales), rel_tol=1e-4
+        ), scheme
+
+
+def test_no_weights_share_a_type(tmp_path: Path) -> None:
+    source = tmp_path / "model.gguf"
+    file_of(source, CASES["llama of 2"])
+    choices = advise(source, bits=5, **LLAMA).choices
+    assert all(len(choice.tensors) == 1 for choice in choices)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"consumer": "vllm"}, "castwise quantize makes another .gguf file"),
+        ({"recipe": "mlx"}, "castwise quantize makes another .gguf file"),
+        ({"formats": ["q4_k", "float16"]}, "'float16' is not a candidate: a .gguf file keeps"),
+        ({"formats": ["mxfp4"]}, "'mxfp4' is not a candidate: gguf writes none of it"),
+        ({"bits": 1.0}, r"less than the [\d,]+ bytes .* of the smallest choices: linear"),
+    ],
+)
+def test_what_cannot_be_advised(tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    source = tmp_path / "model.gguf"
+    file_of(source, CASES["llama of 2"])
+    with pytest.raises(CheckpointError, match=text):
+        advise(source, **{"bits": 5, **options})
+
+
+def test_quantized_files_are_refused(tmp_path: Path) -> None:
+    source, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
+    file_of(source, CASES["llama of 2"])
+    checkpoint.quantize_file(source, out, "q8_0")
+    with pytest.raises(CheckpointError, match="it is quantized already"):
+        advise(out, bits=5)
+
+
+def test_a_scale_beyond_float16_is_no_choice(tmp_path: Path) -> None:
+    source = tmp_path / "model.gguf"
+    tensors = weights(np.float32)
+    tensors["blk.0.attn_q.weight"] *= np.float32(1e20)
+    plain_file(source, tensors)
+    targets = {
+        name: row.target for row in advise(source, error=1e-2).choices for name in row.tensors
+    }
+    assert targets["blk.0.attn_q.weight"] == "keep"
+    assert targets["blk.1.ffn_down.weight"] in TYPES
+
+
+def test_the_command_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, map_file = tmp_path / "model.gguf", tmp_path / "map.toml"
+    file_of(source, CASES["llama of 2"])
+    words = ["advise", str(source), "--bits", "5", "--scales", "best", "-o", str(map_file)]
+    assert main(words) == 0
+    command = f"castwise quantize {source} DST.gguf --map {map_file} --recipe gguf --scales best"
+    assert capsys.readouterr().err.strip().endswith(command)
