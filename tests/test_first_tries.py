@@ -36,6 +36,7 @@ class KerasModel:
 FIRST_TRIES: list[tuple[Callable[[], object], str]] = [
     (lambda: castwise.cast("model.safetensors", "bfloat16"), OF_FILES),
     (lambda: castwise.cast(Path("model"), "bfloat16"), f"a path; {OF_FILES}"),
+    (lambda: castwise.cast(X, "float8_e4m3fn", scale="auto"), "give a number such as 2.0"),
     (lambda: castwise.survey("model.safetensors"), r"surveys them \(survey_file\)"),
     (lambda: castwise.cast_tree("model.safetensors", "bfloat16"), "cast_file casts files"),
     (lambda: castwise.cast_tree(Path("model"), "bfloat16"), "cast_file casts files"),
