@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from castwise import _core
+from castwise._core import compare as compare_arrays
 from castwise.arrays.adapter_registry import array_adapter, elements_of
 from castwise.arrays.measures import Measures
 from castwise.rendering import Rendered
@@ -111,7 +111,7 @@ def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Compar
 
     """
     hosts = _on_host(x), _on_host(y)
-    comparison = _core.compare(*hosts, measure=True, threads=threads)
+    comparison = compare_arrays(*hosts, measure=True, threads=threads)
     first, second = map(np.asarray, hosts)
     dtypes = first.dtype.name, second.dtype.name
     measures = Measures(*dtypes, None, threads)

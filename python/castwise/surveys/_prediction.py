@@ -14,7 +14,8 @@ from typing import Self, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise import _core
+from castwise._core import CastReport, FormatInfo, finfo, formats
+from castwise._core import cast as cast_array
 from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, Scales, SchemeName
 from castwise.quantization import Scheme, schemes
@@ -35,7 +36,7 @@ _GRID_BITS = 8  # significands of at most so many bits are represented by all of
 _WEIGHT_DTYPES = sorted(
     (
         row
-        for row in map(_core.finfo, _core.formats())
+        for row in map(finfo, formats())
         if row.kind == "float" and row.specials == "ieee" and 16 <= row.bits <= 32  # noqa: PLR2004
     ),
     key=lambda row: row.mantissa_bits,
@@ -99,7 +100,7 @@ class Prediction(Rendered):
     __repr__ = brief_fields
 
     @classmethod
-    def of_report(cls, target: str, report: _core.CastReport, *, is_scheme: bool = False) -> Self:
+    def of_report(cls, target: str, report: CastReport, *, is_scheme: bool = False) -> Self:
         """Return what was measured in the place of a prediction."""
         ranges = (report.overflowed, report.saturated, report.underflowed, report.subnormal)
         return cls(
@@ -114,7 +115,7 @@ class Prediction(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return what is expected, the tables of the fields, and their meanings."""
-        unpredicted = () if self.target in _core.formats() else _OF_FORMATS  # of a scheme
+        unpredicted = () if self.target in formats() else _OF_FORMATS  # of a scheme
         names = [field.name for field in fields(self) if field.name not in unpredicted]
         values = {name: getattr(self, name) for name in names}
         return loss_sheet(values, (f"expected of {self.target}",))
@@ -175,7 +176,7 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
 def _predict_cast(
     magnitudes: Magnitudes, target: DTypeLike, scale: float, overflow: Overflow
 ) -> Prediction:
-    info = _core.finfo(target)
+    info = finfo(target)
     if info.kind not in ("float", "int", "uint"):
         raise TypeError(f"target={info.name} has no prediction; use a float or integer format.")
     if not math.isfinite(scale) or scale == 0:
@@ -229,14 +230,14 @@ def _is_smooth(magnitudes: Magnitudes) -> bool:
     return bool(elements >= _LEAST_ELEMENTS) and not is_narrow
 
 
-def _half_step(info: _core.FormatInfo) -> float:
+def _half_step(info: FormatInfo) -> float:
     """Return how far beyond the largest value of a format a number may be that rounds to it."""
     if info.kind != "float":
         return 1.0
     return math.ldexp(1.0, math.frexp(float(info.max))[1] - 2 - info.mantissa_bits)
 
 
-def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
+def _is_exact(values: _Column, bits: int, info: FormatInfo) -> NDArray[np.bool_]:
     """Return which numbers of so many significant bits a format holds."""
     binades_below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
     binades_below = np.where(values >= info.smallest_normal, 0, binades_below)
@@ -249,9 +250,7 @@ def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.
 class _Totals:
     """What representatives of a cast add up to."""
 
-    def __init__(
-        self, info: _core.FormatInfo, scale: float, overflow: Overflow, largest: float
-    ) -> None:
+    def __init__(self, info: FormatInfo, scale: float, overflow: Overflow, largest: float) -> None:
         self._info, self._scale = info, scale
         # Squares are relative to that of the largest, or float64 could not hold them.
         exponent = math.frexp(largest)[1] + math.frexp(scale)[1]
@@ -265,13 +264,13 @@ class _Totals:
         """Cast values; those that are exact are held by the format, whatever represents them."""
         info, target = self._info, self._info.dtype
         products = values * self._scale
-        results_of_cast = _core.cast(
+        results_of_cast = cast_array(
             values,
             info.name if target is None else target,
             scale=self._scale,
             overflow=self._overflow,
         )
-        results = _core.cast(results_of_cast, np.float64)
+        results = cast_array(results_of_cast, np.float64)
         limit = float(info.max)
         lost_part = ~np.isfinite(results)
         last = np.abs(results) == limit

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
-from castwise._core import FormatInfo, finfo
+from castwise._core import FormatInfo, cast, finfo
 from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
@@ -216,9 +215,9 @@ def _special_codes(pivot: _Pivot, row: FormatInfo, saturate: bool) -> dict[str, 
     """Return what the kernels make of infinities, NaN and zeros, by sign."""
     values = np.array([np.inf, np.nan, 0], pivot.dtype)
     values = np.stack([np.copysign(values, 1), np.copysign(values, -1)], axis=-1)
-    codes: NDArray[Any] = _core.cast(
-        values, row.dtype, overflow="saturate" if saturate else "ieee"
-    ).view(f"u{row.itemsize}")
+    codes: NDArray[Any] = cast(values, row.dtype, overflow="saturate" if saturate else "ieee").view(
+        f"u{row.itemsize}"
+    )
     names = ("infinity", "nan", "zero")
     return {name: (int(pair[0]), int(pair[1])) for name, pair in zip(names, codes, strict=True)}
 

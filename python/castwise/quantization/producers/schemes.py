@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from castwise import _core
+from castwise._core import block_types
+from castwise._core import schemes as core_schemes
 from castwise._options import Scales
 from castwise.quantization.producers.layouts import GLOBAL, Layout, Storage
 from castwise.text.brief import brief_fields
@@ -87,7 +88,7 @@ def schemes() -> tuple[Scheme, ...]:
     """
     rows: Iterator[dict[str, Any]] = (
         {name: tuple(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
-        for row in _core.schemes()
+        for row in core_schemes()
     )
     return tuple(Scheme(**row) for row in rows)
 
@@ -125,7 +126,7 @@ def _block_types() -> dict[str, Scheme]:
             block=(1, elements),
             **_NO_RECIPES,
         )
-        for name, elements, _, bits, _ in _core.block_types()
+        for name, elements, _, bits, _ in block_types()
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
+from castwise._core import pack_codes, unswizzle_scales
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays.conversion import of_shape, zeros_of
@@ -98,7 +98,7 @@ def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
         raw = np.ascontiguousarray(scales[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
         stack = raw.shape[:-MATRIX]
         out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
-        _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
+        unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
         box_scales = out[..., begin - start * high : end - start * high, left_column:right_column]
         return np.ascontiguousarray(box_scales).view(scales.dtype)
 
@@ -117,7 +117,7 @@ def _pack(payload: LazyArray, bits: int, recipe: str) -> LazyArray:
                 f"{payload.name!r} has codes of more than {bits} bits; save it with {recipe} again"
             )
         out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
-        _core.pack_codes(codes, out, bits=bits, layout="dense")
+        pack_codes(codes, out, bits=bits, layout="dense")
         return out[..., low:high]
 
     return LazyArray(payload.name, shape, payload.dtype, shape, box)
