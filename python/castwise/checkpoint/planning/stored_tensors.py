@@ -44,7 +44,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
     def __init__(self, shards: Mapping[str, Reader]) -> None:
         self._readers: dict[str, Reader] = {}
-        self._users: dict[int, int] = {}
+        self._users: dict[Reader, int] = {}
         self._recent = _Recent()
         self._lock = Lock()
         self._are_safetensors = all(
@@ -71,7 +71,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
     def readers(self, names: Iterable[str]) -> list[Reader]:
         """Return the shards of some tensors."""
-        return list({id(self._readers[name]): self._readers[name] for name in names}.values())
+        return list(dict.fromkeys(self._readers[name] for name in names))
 
     @contextmanager
     def open_files(self, readers: Sequence[Reader]) -> Iterator[None]:
@@ -82,16 +82,16 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 for reader in readers:
                     if not (reader.reopens or isinstance(reader, WholeModelReader)):
                         continue  # it is open as long as the run lasts
-                    if not self._users.get(id(reader)):
+                    if not self._users.get(reader):
                         reader.__enter__()
-                    self._users[id(reader)] = self._users.get(id(reader), 0) + 1
+                    self._users[reader] = self._users.get(reader, 0) + 1
                     newly_open.append(reader)
             yield
         finally:
             with self._lock:
                 for reader in newly_open:
-                    self._users[id(reader)] -= 1
-                    if not self._users[id(reader)]:
+                    self._users[reader] -= 1
+                    if not self._users[reader]:
                         reader.__exit__(None, None, None)
                         self._recent = _Recent()
 
@@ -102,7 +102,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
         """
         reader = self._readers[name]
         ranges = ranges or [(0, count) for count in reader.tensors[name].shape]
-        if self._users.get(id(reader)):
+        if self._users.get(reader):
             return self.box(name, ranges)
         with self.open_files(self.readers([name])):
             return self.box(name, ranges)

@@ -53,7 +53,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return dtype
 
 
-@dataclass(frozen=True, slots=True)
+# Rows are themselves keys of dicts, for each weight: a hash of all fields takes too long for that.
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A tensor beside a payload, without which the payload cannot be decoded or used."""
 
