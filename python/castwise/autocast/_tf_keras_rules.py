@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise.autocast import _structures as structures
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import castwise
-from castwise.rendering.words import printable
+from castwise.rendering.text import printable
 from castwise.text.spelling import suggestion
 
 # What the commands do, each of a module of its name that is imported if the command is given.

@@ -5,7 +5,7 @@ from typing import Self, TextIO
 
 from castwise.checkpoint import Progress
 from castwise.cli._output import terminal_columns
-from castwise.rendering.words import printable, size_text
+from castwise.rendering.text import printable, size_text
 
 # A person sees no faster change, and a terminal over a network is slow to draw.
 _SECONDS_BETWEEN = 0.1

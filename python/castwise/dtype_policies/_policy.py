@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from castwise._core import PolicyBase, cast, read_array
-from castwise._floating import is_floating
-from castwise.dtype_policies._keras_objects import checked_arguments
-from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise._numbers import is_floating
+from castwise.dtype_policies._keras_objects import checked_arguments, standardize_dtype
 from castwise.environment.defaults import current_policy, default_policy
 
 

@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 from html import escape
 
-from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Front
-from castwise.rendering.words import printable
+from castwise.rendering.sheet import Exponents, FormatRange, Front, Histogram, joint_axis
+from castwise.rendering.text import printable
 
 _WIDTH = 960
 # Width of what is written to the left of a picture.

@@ -14,8 +14,7 @@ from castwise.rendering.sheet import (
     Sheet,
     Table,
 )
-from castwise.rendering.text import is_lost
-from castwise.rendering.words import printable
+from castwise.rendering.text import is_lost, printable
 from castwise.text.brief import counted
 
 # Rows of a table in a notebook, whose file keeps them.

@@ -14,8 +14,7 @@ from castwise._core import SurveyTables, finfo, formats, restore_survey, sum_sur
 from castwise._numbers import is_integer
 from castwise._options import Overflow, Recipe, Scales
 from castwise.rendering import Rendered
-from castwise.rendering.exponents import FormatRange, Histogram
-from castwise.rendering.sheet import Exponents, Lines, Sheet, Table
+from castwise.rendering.sheet import Exponents, FormatRange, Histogram, Lines, Sheet, Table
 from castwise.surveys._prediction import Prediction, predict
 from castwise.surveys._tables import BLOCK_BINADES, Binades, Blocks, Magnitudes
 from castwise.text.brief import brief, counted

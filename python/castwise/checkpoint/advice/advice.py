@@ -23,9 +23,18 @@ from castwise.quantization import schemes
 from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.schemes import has_scales
 from castwise.rendering import Rendered
-from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Front, Lines, Section, Sheet, Table
-from castwise.rendering.words import group_name, size_text
+from castwise.rendering.sheet import (
+    Exponents,
+    FormatRange,
+    Front,
+    Histogram,
+    Lines,
+    Section,
+    Sheet,
+    Table,
+    joint_axis,
+)
+from castwise.rendering.text import group_name, size_text
 from castwise.text.brief import brief, brief_fields, counted
 
 SCHEMA = 1

@@ -48,7 +48,7 @@ from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.requests.quantize import checked_embeddings, checked_scales
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
-from castwise.checkpoint.running.sizes import size_in_bytes
+from castwise.checkpoint.running.sharding import size_in_bytes
 from castwise.models.model import WEIGHT
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, join, parenthesis, quote, setting

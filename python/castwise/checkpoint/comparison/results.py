@@ -15,7 +15,7 @@ from castwise.checkpoint.comparison.explanations import CastExplanation
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
-from castwise.rendering.words import printable, shape_text
+from castwise.rendering.text import printable, shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed, shorten
 from castwise.text.plain import plain_fields
 from castwise.text.wording import parenthesis

@@ -13,7 +13,7 @@ from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
-from castwise.rendering.words import shape_text
+from castwise.rendering.text import shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed
 from castwise.text.plain import plain_fields
 

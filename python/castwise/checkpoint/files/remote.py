@@ -22,10 +22,22 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
-from castwise.checkpoint.files.readable_file import ReadableFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+
+class ReadableFile:
+    """What a container is read from: a file, several as one, or an object of a store."""
+
+    def place(self, begin: int) -> tuple[BinaryIO, int] | None:
+        """Return a file and an offset in it; None if only this object can read that."""
+        del begin
+        return None
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Begin to fetch spans that will be read in this order, where the system does not."""
+
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _FETCH_BYTES = 8 << 20

@@ -14,12 +14,21 @@ from castwise._core import finfo
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import is_container, refuse_file_name, source_path
+from castwise.checkpoint.containers import (
+    is_container,
+    refuse_file_name,
+    source_path,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
-from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
+from castwise.checkpoint.requests.options import (
+    Dequantize,
+    Request,
+    Run,
+    fields_of,
+)
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
 from castwise.checkpoint.results.summary import (
     CastPlan,
@@ -30,9 +39,8 @@ from castwise.checkpoint.results.summary import (
     chosen_kinds,
     default_max_zeros,
 )
-from castwise.checkpoint.running.other_files import Patterns
-from castwise.checkpoint.running.output_options import OutputOptions
-from castwise.checkpoint.running.sizes import shard_bytes
+from castwise.checkpoint.running.other_files import OutputOptions, Patterns
+from castwise.checkpoint.running.sharding import shard_bytes
 from castwise.checkpoint.running.to_file import ToFile
 from castwise.checkpoint.running.to_folder import ToFolder
 

@@ -16,7 +16,7 @@ from castwise.quantization.producers.found import DYNAMIC_INPUTS
 from castwise.quantization.producers.layouts import I8
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Part, Sheet, Table
-from castwise.rendering.words import group_name, shape_text, size_text
+from castwise.rendering.text import group_name, shape_text, size_text
 from castwise.text.brief import brief, counted, listed
 
 _BYTE_BITS = 8

@@ -9,7 +9,7 @@ from castwise._core import CastReport
 from castwise.checkpoint.results.report import CastRow, DecodeReport
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 from castwise.rendering.sheet import Lines, Section, Sheet, Table
-from castwise.rendering.words import group_name, shape_text, size_text
+from castwise.rendering.text import group_name, shape_text, size_text
 from castwise.text.brief import counted
 
 # What a row of a table stands for.

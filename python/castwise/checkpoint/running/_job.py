@@ -20,7 +20,7 @@ from castwise.checkpoint.containers.statement import MAX_CONFIG_BYTES
 from castwise.checkpoint.files.source_files import open_file, read_file
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning.derived_reader import DerivedReader
-from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running.output_files import OutputFile
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.text.wording import argument
 

@@ -16,8 +16,8 @@ from castwise.checkpoint.files.replacing import sync_file
 from castwise.checkpoint.files.source_files import open_file
 from castwise.checkpoint.running._batches import TensorRange
 from castwise.checkpoint.running._conversion import Conversion
-from castwise.checkpoint.running._output_files import OutputFile
 from castwise.checkpoint.running.ledger import is_plain
+from castwise.checkpoint.running.output_files import OutputFile
 
 # The conversions of each file, with all that belongs to them.
 Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]

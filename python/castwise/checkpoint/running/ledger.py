@@ -32,7 +32,7 @@ from castwise.checkpoint.files.temporary_names import JOB, journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, DecodeReport, Report, WeightedReport
 from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
-from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running.output_files import OutputFile
 from castwise.text.wording import argument
 
 _NONCE = "nonce"  # of the job's page; tells ledgers apart that had the same name one by one

@@ -7,9 +7,15 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays.views import Array, StoredArray, Views, fields_of, views_of
-from castwise.quantization.producers.geometry import ceil_div, grid_of_scales, without_ones
-from castwise.quantization.producers.layouts import E4M3, E8M0, GLOBAL
-from castwise.quantization.producers.lazy import LazyArray
+from castwise.quantization.producers.layouts import (
+    E4M3,
+    E8M0,
+    GLOBAL,
+    ceil_div,
+    grid_of_scales,
+    without_ones,
+)
+from castwise.quantization.producers.stored_weight import LazyArray
 
 _BYTE = 8
 _WORD_BITS = 32

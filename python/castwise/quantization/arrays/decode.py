@@ -20,8 +20,7 @@ from castwise.quantization.arrays.views import (
     views_of,
 )
 from castwise.quantization.producers.block_types import decode_type
-from castwise.quantization.producers.geometry import MATRIX
-from castwise.quantization.producers.layouts import E4M3, dtype_of
+from castwise.quantization.producers.layouts import E4M3, MATRIX, dtype_of
 from castwise.quantization.producers.schemes import Scheme
 
 _ARITHMETIC = get_args(Arithmetic)

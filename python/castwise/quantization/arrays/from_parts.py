@@ -15,22 +15,24 @@ from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
 from castwise.quantization.producers.block_types import TYPES
-from castwise.quantization.producers.geometry import MATRIX, codes_of_block, codes_of_container
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     GLOBAL,
+    MATRIX,
     OTHER,
     SCALE,
     ZERO,
     Layout,
     Storage,
+    codes_of_block,
+    codes_of_container,
 )
-from castwise.quantization.producers.lazy import LazyArray
 from castwise.quantization.producers.names import Match, match_layout, name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import Scheme, may_hold, scheme_of_files, schemes
 from castwise.quantization.producers.stated import json_of
+from castwise.quantization.producers.stored_weight import LazyArray
 
 _BYTE = 8
 # The one NaN of E4M3 without a sign; larger codes would have the sign bit.

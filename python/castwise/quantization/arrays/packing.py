@@ -12,7 +12,7 @@ from castwise._core import swizzle_scales as swizzle_array
 from castwise._core import unswizzle_scales as unswizzle_array
 from castwise._options import Packing
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
-from castwise.quantization.producers.geometry import TILE, container_count, padded_shape
+from castwise.quantization.producers.layouts import TILE, container_count, padded_shape
 from castwise.text.wording import check_switch
 
 _WORDS = ("padded", "awq")

@@ -53,8 +53,7 @@ from castwise.quantization.producers.block_types import (
     has_importance,
     type_of_scheme,
 )
-from castwise.quantization.producers.geometry import MATRIX
-from castwise.quantization.producers.layouts import ZERO, Storage
+from castwise.quantization.producers.layouts import MATRIX, ZERO, Storage
 from castwise.quantization.producers.registry import (
     TYPED,
     find_recipe,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
-from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, codes_of_container
+from castwise.quantization.producers.layouts import MATRIX, TILE, ceil_div, codes_of_container
 
 Rows = TypeVar("Rows", bound=StoredArray)
 

@@ -16,16 +16,20 @@ from numpy.typing import DTypeLike, NDArray
 from castwise._core import BlockDecoder, pack_codes, swizzle_scales, unpack_codes, unswizzle_scales
 from castwise._options import StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair
-from castwise.quantization.producers.geometry import (
+from castwise.quantization.producers.layouts import (
+    E4M3,
+    E8M0,
     MATRIX,
     TILE,
+    Layout,
+    Storage,
     block_grid,
     ceil_div,
     codes_of_block,
     container_count,
+    dtype_of,
     padded_shape,
 )
-from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage, dtype_of
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import known_recipe
 from castwise.quantization.producers.schemes import Scheme, scheme_of_files

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.keras_layers import describe_kernel
 from castwise.quantization.producers.layouts import (
     BYTES,
+    MATRIX,
     OF_I8,
     OF_REAL,
     OF_U8,

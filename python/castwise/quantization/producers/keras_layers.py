@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
-from castwise.quantization.producers.geometry import MATRIX, ceil_div
-from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
+from castwise.quantization.producers.layouts import I8, MATRIX, OTHER, SCALE, U8, ZERO, ceil_div
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stated import STATED_KEY, object_at
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm

@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape, without_ones
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES_LOW,
     FLOAT8,
     GLOBAL,
     I8,
+    MATRIX,
     OF_F32,
     OF_FP8,
     OF_I8,
@@ -19,10 +19,13 @@ from castwise.quantization.producers.layouts import (
     OF_WORD,
     PLAIN,
     SCALE,
+    TILE,
     U8,
     ZERO,
     Layout,
     Part,
+    padded_shape,
+    without_ones,
 )
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.schemes import schemes

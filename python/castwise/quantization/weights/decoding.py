@@ -22,21 +22,25 @@ from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Views, views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
-from castwise.quantization.producers.geometry import (
+from castwise.quantization.producers.layouts import (
+    ACTIVATION,
+    GLOBAL,
     MATRIX,
+    SCALE,
     TILE,
+    ZERO,
     ceil_div,
     codes_of_block,
     grid_of_scales,
     padded_shape,
 )
-from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, SCALE, ZERO
-from castwise.quantization.producers.lazy import LazyArray, Range
 from castwise.quantization.producers.names import Described, tail
 from castwise.quantization.producers.producer import Rule
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stored_weight import (
+    LazyArray,
+    Range,
     Read,
     StoredWeight,
     Undecodable,

@@ -16,18 +16,20 @@ from castwise.quantization.producers.configs import (
 )
 from castwise.quantization.producers.foreign import scale_of_attention, with_foreign
 from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
-from castwise.quantization.producers.geometry import MATRIX, block_grid, grid_of_scales
 from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES,
     FLOAT8,
     FP8_SCALE,
+    MATRIX,
     OF_WORD,
     OTHER,
     SCALE,
     WIDE,
     Layout,
+    block_grid,
+    grid_of_scales,
 )
 from castwise.quantization.producers.names import (
     Described,
