@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from castwise._core import cast, finfo
-from castwise.environment.entry_points import entry_points_of, load_entry, package_of
+from castwise.environment.frameworks import entry_points_of, load_entry, package_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,7 @@ from castwise.arrays.adapter_registry import array_adapter, elements_of
 from castwise.arrays.measures import Measures
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
-from castwise.text.brief import brief_fields, short
-from castwise.text.plain import plain_dict
+from castwise.text.brief import brief_fields, plain_dict, short
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ from castwise.dtype_policies._keras_objects import (
     standardize_dtype,
     to_dictionary,
 )
-from castwise.dtype_policies._policy import DTypePolicy, FloatDTypePolicy, dtype_policy
-from castwise.dtype_policies._quantized import (
+from castwise.dtype_policies._policy import (
     AWQDTypePolicy,
+    DTypePolicy,
+    FloatDTypePolicy,
     GPTQDTypePolicy,
     Int4DTypePolicy,
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
+    dtype_policy,
 )
 from castwise.text.brief import short
 

@@ -18,7 +18,7 @@ from castwise.dtype_policies._keras_objects import (
     to_dictionary,
 )
 from castwise.environment.defaults import floatx
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 
 class Policy(PolicyBase):

@@ -27,8 +27,7 @@ from castwise.rendering.sheet import Sheet
 from castwise.surveys._responses import DEPTHS, Response, densities, response, spread_points
 from castwise.surveys._searched_scales import loss_ratios
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
-from castwise.text.brief import brief_fields
-from castwise.text.plain import plain_dict
+from castwise.text.brief import brief_fields, plain_dict
 
 _POINTS = 256  # representatives of a binade
 _GRID_BITS = 8  # significands of at most so many bits are represented by all of them

@@ -15,7 +15,6 @@ from castwise._core import block_amax, cast, have_same_bits
 from castwise._options import Arithmetic
 from castwise.arrays.measures import Measures
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
 from castwise.checkpoint.comparison._scheme_recipes import SchemeRecipe
 from castwise.checkpoint.comparison._schemes import (
     SchemeProver,
@@ -43,6 +42,8 @@ from castwise.checkpoint.comparison.explanations import (
     Pairs,
     Prover,
     index_of,
+    scale_shifts,
+    shifts_text,
 )
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.planning.decode.options import checked_threads

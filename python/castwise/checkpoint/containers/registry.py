@@ -19,7 +19,7 @@ from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.interface import Reader, Writer
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.source_files import open_file, source_file
-from castwise.environment.entry_points import entry_points_of, load_entry, package_of
+from castwise.environment.frameworks import entry_points_of, load_entry, package_of
 from castwise.text.brief import brief_fields
 
 if TYPE_CHECKING:

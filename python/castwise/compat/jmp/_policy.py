@@ -12,7 +12,7 @@ import numpy as np
 from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtype
 from castwise._numbers import is_floating
 from castwise._trees import map_leaves
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 Tree = TypeVar("Tree")
 
