@@ -9,6 +9,9 @@ import numpy as np
 
 from castwise._core import finfo
 
+# The bits of what holds codes: below a byte they are packed, and packed words are int32 or uint32.
+BYTE_BITS, WORD_BITS = 8, 32
+
 
 def is_integer(value: object) -> TypeGuard[int]:
     """Return True for an int of Python or numpy."""

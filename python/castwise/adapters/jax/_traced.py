@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import FormatInfo, cast, finfo
+from castwise._numbers import BYTE_BITS
 from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
@@ -38,7 +39,6 @@ class _Pivot(NamedTuple):
 
 _SINGLE = _Pivot(np.float32, np.uint32, 32, 23, 127)
 _DOUBLE = _Pivot(np.float64, np.uint64, 64, 52, 1023)
-_BYTE = 8
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
@@ -224,7 +224,7 @@ def _special_codes(pivot: _Pivot, row: FormatInfo, saturate: bool) -> dict[str, 
 
 def _from_codes(codes: Any, row: FormatInfo) -> Any:
     """Return the floats that codes of a format stand for."""
-    if row.bits < _BYTE:  # by its values: a bitcast would read several codes from a byte
+    if row.bits < BYTE_BITS:  # by its values: a bitcast would read several codes from a byte
         values = (
             np.arange(1 << row.bits, dtype=np.uint8).view(np.dtype(row.dtype)).astype(np.float32)
         )
@@ -236,7 +236,7 @@ def _integer(values: Any, row: FormatInfo, nearest: bool) -> Any:
     """Return floats as integers: clamped, but as the low bits of an int32 in less than 8 bits."""
     jnp = jax.numpy
     whole = jnp.rint(values) if nearest else jnp.trunc(values)
-    wraps = row.bits < _BYTE
+    wraps = row.bits < BYTE_BITS
     low, high = int(row.min), int(row.max)
     lowest, highest = (-(2**31), 2**31 - 1) if wraps else (low, high)
     # One beyond the last is a power of two, which floats have; NaN is neither.

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from castwise._numbers import is_real
+from castwise._numbers import BYTE_BITS, is_real
 from castwise._options import SAFETENSORS, ConsumerName, PathArgument, Scales, WrittenRecipe
 from castwise.arrays.dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
@@ -54,7 +54,6 @@ from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, join, parenthesis, quote, setting
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
-_BYTE_BITS = 8
 # A model of many layers has thousands of points, which no picture tells apart.
 _FRONT_POINTS = 200
 # How much a sum of thousands of float64 may be off, relatively: as many ulps, of 2**-53 each.
@@ -792,7 +791,7 @@ class _Problem:
         """Return the bytes that the checkpoint may take; None if its error is limited."""
         if self._limit.bits is None:
             return self._limit.nbytes
-        return int(self._limit.bits * self._size.parameters / _BYTE_BITS)
+        return int(self._limit.bits * self._size.parameters / BYTE_BITS)
 
     def _solve(
         self, groups: Sequence[Sequence[Option]], limit: int | None, reserve: int
@@ -829,7 +828,7 @@ class _Problem:
             if self._limit.nbytes is not None
             else setting("bits", self._limit.bits)
         )
-        least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+        least_bits = BYTE_BITS * least / max(self._size.parameters, 1)
         floor = self._floor(lightest, self._statement_bytes(lightest))
         return CheckpointError(
             limit + f" is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "

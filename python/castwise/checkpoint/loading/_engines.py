@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
+from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
@@ -37,7 +38,6 @@ _CT, _MXFP4 = "compressed-tensors", "mxfp4"
 # The strategies of bytes whose inputs may be quantized, too (`_is_fp8_w8a8`, `_is_*_w8a8`).
 _OF_BYTES = ("tensor", "channel", "block")
 
-_BYTE = 8
 _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
 
 # ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts.
@@ -264,7 +264,7 @@ class _CompressedTensors(_Method):
         has_method = row.holds(arguments.scheme, is_expert=module.is_expert)
         if arguments.inputs:
             # Integers of fewer bits have a kernel for inputs of some kinds alone.
-            is_byte = arguments.bits == _BYTE and arguments.strategy in _OF_BYTES
+            is_byte = arguments.bits == BYTE_BITS and arguments.strategy in _OF_BYTES
             is_float = has_method and arguments.kind == "float"
             has_method = is_byte or is_float or arguments.scheme in row.dynamic
         if arguments.has_order and self.engine.refuses_order:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise._core import BlockDecoder, arrays_finite, cast, decode_blocks, finfo, formats
+from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.row_slices import rows_of
 from castwise.quantization.arrays.views import (
@@ -38,7 +39,6 @@ _SCALING = frozenset(
 )
 
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
-_BYTE = 8
 _NAMES = (str, type, np.dtype)
 _PARTS = ("data", "scale", "global_scale", "zero_point")
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
@@ -290,14 +290,14 @@ def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) 
             q.extras["nested scale"].reshape(1, -1),
             flat,
             element="map",
-            bits=_BYTE,
+            bits=BYTE_BITS,
             block=(1, int(q.extras["nested block"])),
             code_map=q.extras["nested code map"].astype(np.float32).reshape(-1),
             bias=np.full((1, q.extras["nested scale"].size), q.extras["nested bias"], np.float32),
         )
         scale = flat
     scale = views.to_core(scale)
-    if inner and finfo(scale.dtype).bits > _BYTE:
+    if inner and finfo(scale.dtype).bits > BYTE_BITS:
         scale = cast(scale, dtype)
     elif inner and q.global_scale is not None:
         # The product of both scales is formed in the target's dtype.
@@ -354,7 +354,7 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
         options["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
     elif storage.positive_zero and is_peer:
         options |= {"element": "map", "code_map": _positive_values(scheme.element)}
-    elif options["element"] == _INT8 and scheme.bits < _BYTE:
+    elif options["element"] == _INT8 and scheme.bits < BYTE_BITS:
         options |= {"element": "map", "code_map": _signed_values(scheme.bits)}
     return options
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from castwise._core import finfo, read_array
+from castwise._numbers import WORD_BITS
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.named_parts import bare, stem_of
@@ -34,10 +35,8 @@ from castwise.quantization.producers.schemes import Scheme, may_hold, scheme_of_
 from castwise.quantization.producers.stated import json_of
 from castwise.quantization.producers.stored_weight import LazyArray
 
-_BYTE = 8
 # The one NaN of E4M3 without a sign; larger codes would have the sign bit.
 _UE4M3_NAN = 0x7F
-_WORD_BITS = 32
 # Of a matrix, or of a stack of them with at most two axes.
 _MAX_AXES = 4
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
@@ -220,7 +219,7 @@ def _candidates(
         row = scheme_of_files(name)
         packings = (variant,) if variant in storage.packing else storage.packing
         # Words without filler bits are packed alike.
-        for packing in packings[: 1 if _WORD_BITS % row.bits == 0 else None]:
+        for packing in packings[: 1 if WORD_BITS % row.bits == 0 else None]:
             arguments = {
                 "scheme": name,
                 "recipe": recipe.name,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise._core import BlockDecoder, pack_codes, swizzle_scales, unpack_codes, unswizzle_scales
+from castwise._numbers import BYTE_BITS
 from castwise._options import StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair
 from castwise.quantization.producers.layouts import (
@@ -35,7 +36,6 @@ from castwise.quantization.producers.registry import known_recipe
 from castwise.quantization.producers.schemes import Scheme, scheme_of_files
 
 Array = NDArray[Any]
-_BYTE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Views:
         if self.storage.container is not None:
             return np.dtype(self.storage.container)
         element = self.scheme.element
-        return np.dtype(np.uint8) if self.scheme.bits < _BYTE else dtype_of(element)
+        return np.dtype(np.uint8) if self.scheme.bits < BYTE_BITS else dtype_of(element)
 
     @cached_property
     def high_bits(self) -> int:

@@ -13,15 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from castwise._core import finfo, formats
+from castwise._numbers import BYTE_BITS, WORD_BITS
 
 # The axes of a matrix; those before them are a stack.
 MATRIX = 2
 
 # Rows and columns of scales that some producers store together.
 TILE = (128, 4)
-
-_BYTE = 8
-_WORD_BITS = 32
 
 
 def ceil_div(count: int, size: int) -> int:
@@ -54,20 +52,20 @@ def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[in
 
 def codes_of_block(fields: Mapping[str, int], bits: int) -> int:
     """Count the codes of a block of bytes, whose fields have so many; some lack their high bit."""
-    return fields["data"] * _BYTE // (bits - int("high" in fields))
+    return fields["data"] * BYTE_BITS // (bits - int("high" in fields))
 
 
 def codes_of_container(bits: int, itemsize: int, packing: str) -> Fraction:
     """Count the codes of so many bits that a container holds; the last may lie across two."""
-    width = _BYTE * itemsize
+    width = BYTE_BITS * itemsize
     return Fraction(width // bits) if packing == "padded" else Fraction(width, bits)
 
 
 def container_count(columns: int, bits: int, itemsize: int, packing: str) -> int:
     """Count the containers of so many codes; padded ones are words."""
     if packing == "padded":
-        return ceil_div(columns, _WORD_BITS // bits)
-    return ceil_div(columns * bits, _BYTE * itemsize)
+        return ceil_div(columns, WORD_BITS // bits)
+    return ceil_div(columns * bits, BYTE_BITS * itemsize)
 
 
 # Parameters of experts in one tensor, which have no "weight" of their own.

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from castwise._numbers import BYTE_BITS
 from castwise.quantization.producers.found import QuantizedWeight
 from castwise.quantization.producers.layouts import FLOAT8, I8, MATRIX, OF_E8M0, U8, dtype_of
 from castwise.quantization.producers.names import Described
@@ -278,10 +279,10 @@ class StoredWeight:
 # What a weight is whose producer stores it as most do
 
 
-_BYTE = 8
-
 FLOAT_BITS = {
-    row.name: row.bits for row in schemes() if row.element.startswith("float") and row.bits < _BYTE
+    row.name: row.bits
+    for row in schemes()
+    if row.element.startswith("float") and row.bits < BYTE_BITS
 }
 
 GRANULARITY = {(0, 0): "tensor", (1, 0): "channel"}
