@@ -20,6 +20,7 @@ from castwise.environment.frameworks import entry_points_of, load_entry, package
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# A child is a key and a value.
 _PAIR = 2
 
 GROUP = "castwise.adapters"

@@ -41,6 +41,7 @@ class Recipe:
         """How far from a plain cast it is: of recipes that agree the plainest is taken."""
         step = 0
         if self.through is not None:
+            # A factor is the dearest of single options: one explains nearly any array.
             step = 4 + 2 * (self.step_overflow != self.overflow)
             if self.step_rounding != self.rounding:
                 step += 1

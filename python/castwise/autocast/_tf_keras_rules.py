@@ -21,6 +21,7 @@ from castwise.dtype_policies import DTypePolicyMap
 from castwise.dtype_policies._tf_policy import Policy, dtype_name, get_policy, serialize
 from castwise.environment.defaults import floatx
 
+# Integers of Python become int32 in TensorFlow if they are in this range.
 _INT32 = range(-(2**31), 2**31)
 
 

@@ -34,6 +34,7 @@ from castwise.text.brief import counted
 _WIDER = "a wider format"
 # Of the formats of 16 bits the one of the least range, which bfloat16 does not share.
 _NARROW = "float16"
+# `castwise quantize` takes matrices; of stacks it depends on the producer.
 _MATRIX_AXES = 2
 
 # For each kind of finding: what one value did, what several did, and what to do about it; options

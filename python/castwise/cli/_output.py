@@ -27,6 +27,7 @@ COLOR_OPTION: Mapping[str, Any] = {
     "default), always or never",
 }
 
+# What a cell of a table has at most: names of tensors may have any length.
 _CELL_CHARACTERS = 72
 _ASCII = str.maketrans(BARS + CUT, " .:-=+*#@~")
 _COLUMNS = 80  # of a terminal that does not say

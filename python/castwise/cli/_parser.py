@@ -47,6 +47,7 @@ examples, of a file or folder MODEL:
 """
 _REQUIRED = "the following arguments are required: "
 """How argparse begins to say what is missing."""
+# A negative number is the value of an option, and no option: `-1`, `-.5`.
 _NUMBER = re.compile(r"-\.?\d")
 
 

@@ -27,13 +27,17 @@ _ROLES = re.compile(
     r"|vocab_projector|qa_outputs|dense_prediction|seq_relationship)"
 )
 
+# Names of heads that modules within a layer have, too, as `attention.output` of BERT.
 _ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
+# What a head may be in that is not within a layer.
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
+# `layers.0.mlp.experts.5.up_proj.weight`, or `switch_mlp` in the place of `experts` in MLX.
 _EXPERTS = re.compile(r"(?:(?P<layer>.*)\.)?(?P<module>\w*experts|switch_mlp)\.(?P<part>.+)")
 # What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both.
 _OF_NEXT_TOKENS = (".eh_proj.weight", ".mtp.fc.weight")
 
+# The axes of a weight, and of the weights of all experts in one tensor.
 _MATRIX, _STACK = 2, 3
 
 

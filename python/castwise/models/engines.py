@@ -9,9 +9,11 @@ ENGINES = ("vllm", "sglang", "mlx-lm")
 """The engines of the table."""
 
 _TABLE = Path(__file__).with_name("engines.txt")
+# Of a layer or an expert: a number that is a whole component.
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 # Checkpoints spell the parents of a module in several ways; rows have one.
 _MOVED = re.compile(r"(?<![^.])vision_model\.")
+# Where models of images and texts have the language model: `model.language_model.layers.0`.
 _LANGUAGE = re.compile(r"(?<![^.])(?:model\.)?language_model\.(?:model\.)?")
 _ROW = re.compile(r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?")
 _BELOW = ".*"

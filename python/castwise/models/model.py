@@ -71,6 +71,7 @@ _LEAST_SIDE = 16
 # Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in).
 _OF_MLX = "switch_mlp"
 
+# `encoder/dense/kernel` of flax, `layers/dense/vars/0` of Keras.
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 
 

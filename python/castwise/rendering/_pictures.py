@@ -31,6 +31,7 @@ _LEGEND = (
 # From an exponent to where it is across the picture.
 _Place = Callable[[float], float]
 
+# The picture of a front, and the room left for numbers beside and below it.
 _FRONT_HEIGHT = 300
 _FRONT_LEFT, _FRONT_BELOW = 70, 44
 _TICKS = 12

@@ -98,10 +98,12 @@ class Histogram:
         if not len(self.counts):
             return ""
         low, high = axis or (self.lowest, self.highest)
+        # Whole exponents in a cell, so that cells of two histograms on one axis compare.
         width = max(math.ceil((high - low + 1) / CELLS), 1)
         cells = np.zeros(CELLS)
         places = np.clip((np.arange(len(self.counts)) + self.lowest - low) // width, 0, CELLS - 1)
         np.add.at(cells, places, self.counts)
+        # Rounded up, so that a cell with any element shows.
         levels = np.ceil(8 * cells / cells.max()).astype(int)
         letters = [BARS[level] for level in levels]
         if normal is None:

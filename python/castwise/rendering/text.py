@@ -11,7 +11,9 @@ from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import counted
 from castwise.text.wording import quote
 
+# As disks and the Hub count: kB, MB and GB are powers of 1000.
 _KILO = 1000
+# Between separators: the 3 of `layers.3.mlp`, and not that of `conv3`.
 _NUMBER = re.compile(r"(?<![^./_])[0-9]+(?![^./])")
 
 
@@ -52,6 +54,7 @@ _LEAST_CHARACTERS = 12
 # What a line has in the place of a part of a name.
 CUT = "…"
 
+# A component that is a number, or the star of several, and has others behind it.
 _LAYER = re.compile(r"(?<![^.])(?:\d+|\*)(?=\.)")
 _GAP = 2  # between columns
 # Cells that say nothing; a column of zeros alone is not printed.

@@ -224,6 +224,7 @@ def _is_smooth(magnitudes: Magnitudes) -> bool:
         return True
     top = magnitudes.exponents[-1]
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
+    # Kish's effective number: as many equal squares would have a sum that varies as much.
     elements = squares.sum() ** 2 / (np.square(squares) / magnitudes.counts).sum()
     is_narrow = magnitudes.largest <= _NARROW * magnitudes.smallest
     return bool(elements >= _LEAST_ELEMENTS) and not is_narrow
@@ -233,11 +234,13 @@ def _half_step(info: FormatInfo) -> float:
     """Return how far beyond the largest value of a format a number may be that rounds to it."""
     if info.kind != "float":
         return 1.0
+    # The largest value is below 2^e by frexp, so its last place is 2^(e - 1 - mantissa bits).
     return math.ldexp(1.0, math.frexp(float(info.max))[1] - 2 - info.mantissa_bits)
 
 
 def _is_exact(values: _Column, bits: int, info: FormatInfo) -> NDArray[np.bool_]:
     """Return which numbers of so many significant bits a format holds."""
+    # A subnormal number has a bit less for each binade that it is below the smallest normal one.
     binades_below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
     binades_below = np.where(values >= info.smallest_normal, 0, binades_below)
     is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - binades_below) & (
@@ -273,6 +276,7 @@ class _Totals:
         limit = float(info.max)
         lost_part = ~np.isfinite(results)
         last = np.abs(results) == limit
+        # A number that rounds to the largest value from within half a step is not saturated.
         beyond = last & (np.abs(products) >= limit + _half_step(info))
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
@@ -347,6 +351,7 @@ def _is_alike(table: Blocks, responses: Response) -> bool:
     eighths, blocks = table.eighths, table.blocks
     if not len(eighths):
         return False
+    # Eighths are 8 * exponent + phase: the square of a maximum is 4^exponent (1 + phase / 8)^2.
     units = np.ldexp(1.0, 2 * (eighths // 8 - eighths[-1] // 8))
     highest = units * table.counts[:, 0]
     of_maxima = highest * np.square(1 + (eighths % 8 + 0.5) / 8)
@@ -358,6 +363,7 @@ def _is_alike(table: Blocks, responses: Response) -> bool:
     if blocks.sum() == 1 or blocks[most] < _ALIKE_BLOCKS * blocks.sum():
         return False
     row = int(eighths[most] % 8), int(blocks[most]), table.counts[most], table.squares[most]
+    # Where in its eighth the maxima are is not counted: if that decides the noise, it is not known.
     noises = [_losses(part, *row)[0] for part in responses.parts_of_eighths()]
     return max(noises) > _ALIKE_NOISE * min(noises)
 
@@ -377,6 +383,7 @@ def _columns_of(
     """Return the tables whose losses are averaged for blocks of a shape."""
     if block == (0, 0):
         return [_single_block(magnitudes)]
+    # Surveys have no blocks of 64: what they lose is between what the neighbors do.
     if block == (1, 64):
         return [blocks((1, 32)), blocks((1, 128))]
     return [blocks(block)]
@@ -392,6 +399,7 @@ def _single_block(magnitudes: Magnitudes) -> Blocks:
     np.add.at(counts[0], depths, magnitudes.counts)
     np.add.at(squares[0], depths, np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top)))
     squares[0, -1] = 0
+    # Of a significand from 1 to 2, the eighth that it is in.
     eighth = 8 * top + int(8 * (math.ldexp(magnitudes.largest, -int(top)) - 1))
     return Blocks(np.array([eighth]), np.ones(1, np.uint64), counts, squares)
 
@@ -428,6 +436,7 @@ def _losses(
 ) -> tuple[float, float]:
     """Return what blocks lose whose maxima are in an eighth: one element of each is the maximum."""
     numbers, squares = counts[:DEPTHS].astype(float), squares[:DEPTHS].copy()
+    # The maximum of each block is counted by itself: its error depends on where the scale puts it.
     numbers[0] = max(numbers[0] - blocks, 0)
     squares[0] = max(squares[0] - blocks * response.squares_of_maxima[phase], 0)
     noise, zeros = response.losses(phase, numbers, squares)

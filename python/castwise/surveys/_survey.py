@@ -21,6 +21,7 @@ from castwise.text.brief import brief, counted
 
 SCHEMA = 2  # the version of what `Survey.to_dict` returns
 
+# Left out of pictures: formats of few devices, and one that holds scales and no numbers.
 _LITTLE_USED = frozenset(("fnuz", "exponent-only"))
 _PICTURED_BITS = 16
 """Bits of the formats whose ranges are drawn below a survey, at most."""

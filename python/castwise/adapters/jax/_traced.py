@@ -37,6 +37,7 @@ class _Pivot(NamedTuple):
         return (2 * self.bias + 1) << self.mantissa_bits
 
 
+# By IEEE 754: the bits, those of the mantissa, and the bias of the exponent.
 _SINGLE = _Pivot(np.float32, np.uint32, 32, 23, 127)
 _DOUBLE = _Pivot(np.float64, np.uint64, 64, 52, 1023)
 

@@ -48,6 +48,7 @@ _FEW = 4
 # How many choices are drawn, the worst first.
 _DRAWN = 12
 
+# The numbers of layers and experts: what stands between them is the same in all layers.
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
 

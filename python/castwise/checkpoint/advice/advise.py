@@ -53,6 +53,7 @@ from castwise.models.model import WEIGHT
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, join, parenthesis, quote, setting
 
+# As in `model.layers.0.mlp.experts.5.up_proj.weight`.
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 # A model of many layers has thousands of points, which no picture tells apart.
 _FRONT_POINTS = 200

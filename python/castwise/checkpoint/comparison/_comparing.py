@@ -58,6 +58,7 @@ so that the memory of a comparison does not grow with the threads."""
 _SLABS_BYTES = 12 << 20
 # Of a tensor that is compared with stored rows, the most elements of one piece.
 _SLAB_ELEMENTS = 1 << 20
+# Pieces in memory at a time; all of them share a bound, so that more threads mean smaller ones.
 _MOST_WORKERS = 8
 _TURNED = "B has the experts of A, stored the other way round"
 _TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"

@@ -84,6 +84,7 @@ def unpack(data: Bytes, bits: int) -> Bytes:
         byte, shift = divmod(begin, BYTE_BITS)
         code = data[byte::stride] >> np.uint8(shift)
         if shift + bits > BYTE_BITS:
+            # The upper bits of a code that goes on in the next byte.
             code |= data[byte + 1 :: stride] << np.uint8(BYTE_BITS - shift)
         np.bitwise_and(code, np.uint8(2**bits - 1), out=codes[begin // bits :: group // bits])
     return codes

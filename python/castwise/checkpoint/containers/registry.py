@@ -259,8 +259,10 @@ _COUNT = 512
 # A pickle of the number with which files of torch before 1.6 begin.
 _OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)
 
+# A safetensors file: eight bytes with the length of its header, which is an object of JSON.
 _HEADER = re.compile(rb"(.{8})\{[\"} \n]", re.DOTALL)
 # That of the safetensors library, which refuses longer ones.
+# The limit of the safetensors crate; a larger number is of another kind of file.
 _MAX_HEADER_BYTES = 100_000_000
 
 _ZIP_START = b"PK\3\4"

@@ -39,11 +39,13 @@ class ReadableFile:
         """Begin to fetch spans that will be read in this order, where the system does not."""
 
 
+# Two letters or more before "://", as one letter is a drive of Windows.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _FETCH_BYTES = 8 << 20
 _FIRST_BYTES = 16 << 10  # of a stream, which fetches twice as much each time that it reads on
 _IN_FLIGHT = 3  # fetches; with the one that is converted, 32 MiB
 _BLOCK_BYTES = 16 << 20  # of an upload
+# The numbers that the system gives such errors; fsspec raises some without one.
 _NUMBERS = {
     FileNotFoundError: errno.ENOENT,
     PermissionError: errno.EACCES,

@@ -157,6 +157,7 @@ class Arguments:
 
     def _columns(self, words: int) -> tuple[int, int]:
         """Return the least and the most columns of weights that so many words may hold."""
+        # Words are int32, and a row's last one may have room that is not used.
         if self.form == "pack-quantized":
             return (words - 1) * 32 // self.bits + 1, words * 32 // self.bits
         count = words * 8 // self.bits if self.form in _PACKED else words

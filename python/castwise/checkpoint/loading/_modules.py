@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from castwise.models.model import Model
 
 WEIGHT = ".weight"
+# The axes of a weight that multiplies inputs; one axis is a bias, a norm or a scale.
 MATRIX = 2
 # Roles of which whole numbers are codes, and not a table of positions or a count.
 _OF_CODES = {"linear", "experts", "head", "embedding"}
 
 _STACK_ROW = "experts", "experts out in"
 _OF_ANY_CLASS = {"router", "recurrent", "other"}
+# float8 is a code beside scales; no producer stores wider floats as codes.
 _CODE_BITS = 8
 
 # What quantizers add to the name of a parameter, in whose place or beside which a tensor is.

@@ -207,6 +207,7 @@ def wrong_axis(module: Module) -> LoadingProblem:
 _LEVELS = 3
 
 _EXPRESSION = "re:"
+# A value is shown so far in a message, which also names its field.
 _LETTERS = 60
 
 

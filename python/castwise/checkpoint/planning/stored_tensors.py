@@ -186,6 +186,7 @@ class _Recent:
         self._arrays[key] = array = read() if recent is None else recent
         if recent is not None:
             return array
+        # The largest array and half of it, so that small ones beside the largest stay.
         limit = max(_RECENT_BYTES, 3 * max(other.nbytes for other in self._arrays.values()) // 2)
         while sum(other.nbytes for other in self._arrays.values()) > limit:
             del self._arrays[next(iter(self._arrays))]
@@ -218,6 +219,7 @@ def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     axis = max(axis for axis, bounds in enumerate(ranges) if bounds != (0, info.shape[axis]))
     begin, end = ranges[axis]
     step, length = end - begin, info.shape[axis]
+    # Half of what is kept, so that two tensors that are read by turns both stay.
     boxes = _RECENT_BYTES // 2 * length // nbytes // step
     if boxes < _FEW:
         return None
@@ -262,6 +264,7 @@ def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, 
         yield 0, inner
         return
     start, last = ranges[axis - 1]
+    # In elements: how far apart neighbors along each axis are.
     strides = [math.prod(shape[dimension + 1 :]) for dimension in range(axis)]
     for places in product(*(range(*bounds) for bounds in ranges[: axis - 1])):
         begin = sum(place * stride for place, stride in zip(places, strides, strict=False))

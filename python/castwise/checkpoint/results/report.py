@@ -142,6 +142,7 @@ _ROLE_NAMES = {
     "bias": "vectors of biases",
     "buffer": "buffers",
 }
+# Kept tensors below the one share are told together; above the other, percents need no decimals.
 _SMALL_SHARE, _LARGE_SHARE = 0.005, 0.1
 
 

@@ -30,6 +30,7 @@ _LOSSES = (
     "max rel error",
 )
 _WEIGHTED = "weighted dB"
+# Columns in which any number is a loss, and is marked as one.
 _LOST = frozenset(("overflowed", "underflowed", "NaN out"))
 _SPARE = ("shape", "max rel error", "from", "exact", "tensors")
 _PLAN = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")

@@ -36,6 +36,7 @@ OTHER_FILES = "other files"
 _TEXT_FILES = ("dtype_map", "policy")
 _NUMBER_FILES = ("importance",)  # of any size
 _PIECE_BYTES = 1 << 20
+# Of a second: times of change are whole numbers of them, which a float64 would round.
 _NANOSECONDS = 1_000_000_000
 
 

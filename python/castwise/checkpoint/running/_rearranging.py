@@ -28,6 +28,7 @@ from castwise.checkpoint.files.source_files import handle
 from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.checkpoint.results.report import Report, add_report
 
+# A block is read and written once: at 8 MiB its runs in a square of float32 have 5.8 kB.
 _BLOCK_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
 

@@ -38,6 +38,7 @@ from castwise.text.wording import argument
 _NONCE = "nonce"  # of the job's page; tells ledgers apart that had the same name one by one
 # Each finished part leaves a page, and `finish` reads them all.
 _MAX_PARTS = 100_000
+# As `part-2-of-8.json`.
 _PAGE = re.compile(r"part-(\d{1,6})-of-(\d{1,6})\.json")
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 # A seed of stochastic rounding is a whole number of 64 bits.

@@ -56,6 +56,7 @@ _OTHER_WEIGHTS_BELOW = (
 )
 
 
+# Of files that are opened to see whether they hold weights: scripts save other values so, too.
 _TORCH_SUFFIXES = frozenset((".bin", ".pt", ".pth"))
 
 _BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"

@@ -328,6 +328,7 @@ def _work_of(run: ToFile | ToFolder) -> Work:
 def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
     """Return what belongs to a part of each conversion."""
     sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
+    # Parts have about the same bytes, whatever tensors these belong to.
     ends = [sum(sizes) * number // part.count for number in (part.number - 1, part.number)]
     ranges_of_part: list[list[TensorRange]] = []
     offset = 0

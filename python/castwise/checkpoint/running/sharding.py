@@ -25,7 +25,9 @@ from castwise.checkpoint.running.output_files import (
 )
 from castwise.text.wording import argument, parenthesis, setting
 
+# At most 18 digits: the largest such number is below 2^63.
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)|([0-9]{1,18})")
+# Of 1000, or of 1024 where "i" stands before "B", as of IEC 80000-13.
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -44,6 +46,7 @@ def size_in_bytes(name: str, size: object) -> int:
             )
         number, unit, binary = match[1] or match[6], match[2] or match[4], match[3] or match[5]
         power = _POWERS[unit.upper()] if unit else 0
+        # Exact: the product of a float may be just below a whole number, which int would cut.
         size = int(Fraction(number) * (1024 if binary else 1000) ** power)
     if not is_integer(size):
         raise TypeError(argument(name) + f" must be an int or a str, not {size!r}")
@@ -64,6 +67,7 @@ _LOGGER = logging.getLogger(__name__)
 # What the names of the files begin with that transformers, diffusers and peft load.
 _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
 
+# The end of `model-00001-of-00004`, as transformers names shards.
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
 
 

@@ -134,6 +134,7 @@ def _is_node(tree: Any) -> bool:
     return type(tree) in _NODES or (isinstance(tree, tuple) and hasattr(tree, "_fields"))
 
 
+# By exact type, as in jax: instances of subclasses are leaves, but for named tuples.
 _NODES = (dict, list, tuple, OrderedDict, defaultdict)
 
 

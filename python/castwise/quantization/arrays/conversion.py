@@ -27,6 +27,7 @@ from castwise.quantization.arrays.views import (
 from castwise.quantization.producers.layouts import E4M3, E8M0, dtype_of
 
 DATA, SCALES, ZEROS = "data", "scale", "zero point"
+# Of float8_e8m0fnu in the microscaling specification of OCP: a byte less 127 is the exponent.
 _BIAS, _NAN = 127, 255
 # The exponents of the powers of two that are float8_e4m3fn.
 _LOWEST, _HIGHEST = -9, 8

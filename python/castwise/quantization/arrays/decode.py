@@ -38,6 +38,7 @@ _SCALING = frozenset(
     ("scale_format", "scale_divides", "global_scale", "global_use", "bias", "divisor")
 )
 
+# The largest float8_e4m3fn, and up to which maximum ModelOpt takes 1 in its place.
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _NAMES = (str, type, np.dtype)
 _PARTS = ("data", "scale", "global_scale", "zero_point")
@@ -381,6 +382,7 @@ def _element(scheme: Scheme) -> str:
 @cache
 def _positive_values(element: str) -> Array:
     """Return the values of all codes of a format of 4 bits, with 0 for -0."""
+    # A format of 4 bits has 16 codes, one in a byte as numpy and ml_dtypes hold them.
     values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
     return np.where(values == 0, np.float32(0), values)
 
@@ -389,6 +391,7 @@ def _positive_values(element: str) -> Array:
 def _signed_values(bits: int) -> Array:
     """Return the values of all codes that are integers with a sign."""
     values = np.arange(1 << bits, dtype=np.float32)
+    # Two's complement: the upper half of the codes is negative.
     return np.where(values < values.size // 2, values, values - np.float32(values.size))
 
 

@@ -349,6 +349,7 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
     if storage.orientation in ("parts", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     packing = arguments.get("variant", storage.packing[0])
+    # A fraction: 32 codes of 3 bits take 3 words.
     codes = codes_of_container(scheme.bits, data.dtype.itemsize, packing)
     shape = (*shape[:-1], int(shape[-1] * codes))
     if storage.orientation in ("weight", "pairs"):

@@ -38,6 +38,7 @@ def step_of(views: Views) -> int:
 @lru_cache(1 << 10)
 def _step(views: Views, nested_block: int) -> int:
     row_parts = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
+    # As many rows of the weight as fill whole rows of each part, and end its blocks and tiles.
     return math.lcm(
         *(part.rows.numerator for part in row_parts), *(part.multiple for part in row_parts)
     )

@@ -20,6 +20,7 @@ from castwise.text.brief import (
     plain_fields,
 )
 
+# The bits in a name of a scheme: 4 of `int4_group`, `nvfp4` and `mxint4`; `bnb_` has none.
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
 # Of bitsandbytes, whose schemes state none in their names.
 _MAP_BITS = 4

@@ -24,6 +24,7 @@ from castwise.quantization.producers.producer import Producer
 
 # The names of variables, which files of Keras number
 
+# `layers/dense/vars/0`: the layer, and the number of its variable.
 _VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 
 

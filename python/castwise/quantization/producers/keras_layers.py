@@ -21,6 +21,7 @@ from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stated import STATED_KEY, object_at
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
+# Of EinsumDense: inputs, kernel and outputs, as in `abc,cd->abd`.
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (
     "QuantizedDTypePolicy",

@@ -97,6 +97,7 @@ def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         *places, (begin, end), (left_column, right_column) = ranges
+        # Whole rows of tiles are read; the rows before and after those asked for are cut off below.
         start, stop = begin // high, ceil_div(end, high)
         where = (*places, (start * stored_rows, stop * stored_rows))
         raw = np.ascontiguousarray(scales[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
@@ -134,6 +135,7 @@ def _as_bytes(payload: LazyArray) -> LazyArray:
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         begin, end = ranges[0]
+        # The items that hold the bytes: of the first and the last perhaps a part only.
         items = payload.reshape((payload.size, 1))[begin // size : -(-end // size)]
         raw = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
         offset = begin - begin // size * size

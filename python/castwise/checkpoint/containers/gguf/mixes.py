@@ -19,10 +19,12 @@ _Layers = Callable[[int, int], bool]
 # The types of layers in place of the usual one: the first rule that a layer is of.
 _Types = Sequence[tuple[_Layers, str]]
 
+# The architecture with rules of its own, and Mixtral's number of experts, as llama.cpp tells it.
 _FALCON, _OLD_EXPERTS = "falcon", 8
 # Models of so many layers, which llama.cpp counts as 70B, where heads share values: these are small
 # there, and get more bits. Llama's are 65B where no heads share values.
 _WIDE_LAYERS, _WIDE = 80, {"qwen2", "qwen2vl", "deci"}
+# As in `blk.12.ffn_down.weight`.
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
