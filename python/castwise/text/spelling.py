@@ -4,14 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from castwise._core import (
-    finfo,
-    format_name,
-    formats,
-    gguf_type,
-    likely_names,
-    nearest_texts,
-)
+from castwise._core import finfo, format_name, formats, gguf_type, likely_names, nearest_texts
 
 Dtype = TypeVar("Dtype")
 

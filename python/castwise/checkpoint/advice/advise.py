@@ -38,12 +38,7 @@ from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, check
 from castwise.checkpoint.planning.component import pattern_of
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
-from castwise.checkpoint.planning.importance import (
-    OLD_SUFFIXES,
-    Importance,
-    are_numbers,
-    as_array,
-)
+from castwise.checkpoint.planning.importance import OLD_SUFFIXES, Importance, are_numbers, as_array
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.requests.quantize import checked_embeddings, checked_scales
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors

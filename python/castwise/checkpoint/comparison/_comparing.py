@@ -22,18 +22,8 @@ from castwise.checkpoint.comparison._schemes import (
     SchemeTrial,
     explanation_of,
 )
-from castwise.checkpoint.comparison._sides import (
-    Side,
-    StoredRows,
-    common_format,
-    piece_elements,
-)
-from castwise.checkpoint.comparison._stacks import (
-    PairKind,
-    StackedDiff,
-    TensorPair,
-    recipes_of,
-)
+from castwise.checkpoint.comparison._sides import Side, StoredRows, common_format, piece_elements
+from castwise.checkpoint.comparison._stacks import PairKind, StackedDiff, TensorPair, recipes_of
 from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts, same_bytes
 from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.comparison.explanations import (

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo, formats
 from castwise._options import ScaleRule
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.quantization import (
-    QuantizedArray,
-    QuantizedWeight,
-    Scheme,
-    dequantize,
-    schemes,
-)
+from castwise.quantization import QuantizedArray, QuantizedWeight, Scheme, dequantize, schemes
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
@@ -29,12 +23,7 @@ from castwise.quantization.producers.block_types import (
     type_of_scheme,
 )
 from castwise.quantization.producers.layouts import Layout
-from castwise.quantization.producers.registry import (
-    CONVERTED_TO,
-    TYPED,
-    WRITTEN,
-    written_layout,
-)
+from castwise.quantization.producers.registry import CONVERTED_TO, TYPED, WRITTEN, written_layout
 from castwise.quantization.producers.schemes import (
     find_scheme,
     has_global_scale,

@@ -14,21 +14,12 @@ from castwise._core import finfo
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import (
-    is_container,
-    refuse_file_name,
-    source_path,
-)
+from castwise.checkpoint.containers import is_container, refuse_file_name, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
-from castwise.checkpoint.requests.options import (
-    Dequantize,
-    Request,
-    Run,
-    fields_of,
-)
+from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
 from castwise.checkpoint.results.summary import (
     CastPlan,

@@ -17,13 +17,7 @@ from castwise._core import pack_codes as pack_array
 from castwise.quantization.arrays.arrays import QuantizedArray
 from castwise.quantization.arrays.decode import added_to_zeros
 from castwise.quantization.arrays.named_parts import named_parts
-from castwise.quantization.arrays.views import (
-    Array,
-    Views,
-    geometry,
-    scale_dtype,
-    views_of,
-)
+from castwise.quantization.arrays.views import Array, Views, geometry, scale_dtype, views_of
 from castwise.quantization.producers.layouts import E4M3, E8M0, dtype_of
 
 DATA, SCALES, ZEROS = "data", "scale", "zero point"

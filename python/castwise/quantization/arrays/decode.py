@@ -13,13 +13,7 @@ from castwise._core import BlockDecoder, arrays_finite, cast, decode_blocks, fin
 from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.row_slices import rows_of
-from castwise.quantization.arrays.views import (
-    Array,
-    StoredArray,
-    Views,
-    format_of_bytes,
-    views_of,
-)
+from castwise.quantization.arrays.views import Array, StoredArray, Views, format_of_bytes, views_of
 from castwise.quantization.producers.block_types import decode_type
 from castwise.quantization.producers.layouts import E4M3, MATRIX, dtype_of
 from castwise.quantization.producers.schemes import Scheme

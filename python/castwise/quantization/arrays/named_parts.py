@@ -12,13 +12,7 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise._numbers import BYTE_BITS
-from castwise.quantization.arrays.views import (
-    Array,
-    StoredArray,
-    Views,
-    geometry,
-    views_of,
-)
+from castwise.quantization.arrays.views import Array, StoredArray, Views, geometry, views_of
 from castwise.quantization.producers.layouts import (
     GLOBAL,
     OTHER,

@@ -54,11 +54,7 @@ from castwise.quantization.producers.block_types import (
     type_of_scheme,
 )
 from castwise.quantization.producers.layouts import MATRIX, ZERO, Storage
-from castwise.quantization.producers.registry import (
-    TYPED,
-    find_recipe,
-    written_layout,
-)
+from castwise.quantization.producers.registry import TYPED, find_recipe, written_layout
 from castwise.quantization.producers.schemes import (
     Scheme,
     check_scales,
