@@ -48,9 +48,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         parser, "compare B with what this map makes of A, as for castwise cast"
     )
     comparison.add_argument(
-        "--rename",
-        metavar="FILE",
-        help="JSON or TOML: a table from names in A to names in B",
+        "--rename", metavar="FILE", help="JSON or TOML: a table from names in A to names in B"
     )
     comparison.add_argument(
         "--reference",

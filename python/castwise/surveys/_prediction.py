@@ -376,9 +376,7 @@ def _weight_dtype(magnitudes: Magnitudes) -> str:
 
 
 def _columns_of(
-    magnitudes: Magnitudes,
-    blocks: Callable[[tuple[int, int]], Blocks],
-    block: tuple[int, int],
+    magnitudes: Magnitudes, blocks: Callable[[tuple[int, int]], Blocks], block: tuple[int, int]
 ) -> list[Blocks]:
     """Return the tables whose losses are averaged for blocks of a shape."""
     if block == (0, 0):
@@ -428,11 +426,7 @@ def _block_losses(tables: list[Blocks], response: Response, largest: float) -> t
 
 
 def _losses(
-    response: Response,
-    phase: int,
-    blocks: int,
-    counts: NDArray[np.uint64],
-    squares: _Column,
+    response: Response, phase: int, blocks: int, counts: NDArray[np.uint64], squares: _Column
 ) -> tuple[float, float]:
     """Return what blocks lose whose maxima are in an eighth: one element of each is the maximum."""
     numbers, squares = counts[:DEPTHS].astype(float), squares[:DEPTHS].copy()

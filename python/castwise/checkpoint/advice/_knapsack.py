@@ -120,11 +120,7 @@ class _MarginSearch:
     """The search for the least cost among options whose reduced cost is within the gap."""
 
     def __init__(
-        self,
-        groups: Sequence[Sequence[Option]],
-        limit: float,
-        slope: float,
-        solution: Solution,
+        self, groups: Sequence[Sequence[Option]], limit: float, slope: float, solution: Solution
     ) -> None:
         self._groups, self._limit, self._slope = groups, limit, slope
         self._best = solution

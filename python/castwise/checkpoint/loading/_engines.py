@@ -187,11 +187,7 @@ class _Method:
         schemes = {repr(self.storage([name], _LINEAR)) for name in names}
         formats = {_storage(module) for module in group}
         if len(exceptions) > 1 or len(formats) > 1 or (exceptions == {False} and len(schemes) > 1):
-            yield LoadingProblem(
-                names[0],
-                f"{joins} they are stored differently",
-                _ONE_SCHEME,
-            )
+            yield LoadingProblem(names[0], f"{joins} they are stored differently", _ONE_SCHEME)
         elif self.view.read is not None:
             for suffix in ("_global_scale", "_scale_2"):
                 tensors = [module.tensors[suffix] for module in group if suffix in module.tensors]

@@ -204,9 +204,7 @@ def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
         )
 
 
-def _expert_arguments(
-    groups: Sequence[tuple[list[str], Arguments | None]],
-) -> Arguments | None:
+def _expert_arguments(groups: Sequence[tuple[list[str], Arguments | None]]) -> Arguments | None:
     """Return how experts are stored: `ignore` does not count (`get_experts_scheme`)."""
     for targets, arguments in groups:
         if any(target.startswith("re:") and "experts" in target for target in targets):

@@ -148,10 +148,7 @@ def consumer_named(name: object) -> Consumer:
 
 
 def recipe_for(
-    consumer: Consumer,
-    names: Sequence[str],
-    recipe: str | None,
-    inputs: str | float | None = None,
+    consumer: Consumer, names: Sequence[str], recipe: str | None, inputs: str | float | None = None
 ) -> str:
     """Return the producer whose checkpoints of some schemes a consumer loads.
 

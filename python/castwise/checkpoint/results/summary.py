@@ -176,10 +176,7 @@ class CastSummary(Rendered):
         return sum(row.zeroed for row in self.rows)
 
     def findings(
-        self,
-        kinds: FindingKind | Iterable[FindingKind] = LOSSES,
-        *,
-        max_zeros: float | None = None,
+        self, kinds: FindingKind | Iterable[FindingKind] = LOSSES, *, max_zeros: float | None = None
     ) -> list[Finding]:
         """List what was lost, tensor by tensor.
 

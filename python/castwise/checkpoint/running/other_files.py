@@ -266,8 +266,7 @@ class OtherFiles:
             _LOGGER.warning("%s is not in the index and was copied as it is", entry)
         elif _matches_any(entry.name, _OTHER_WEIGHTS) and not self._is_other_weights(path):
             _LOGGER.warning(
-                "%s was copied as it is: there is no file of its tensors that can be cast",
-                entry,
+                "%s was copied as it is: there is no file of its tensors that can be cast", entry
             )
         elif path[: path.rfind("/") + 1] in self._homes and _holds_tensors(entry):
             _LOGGER.warning(

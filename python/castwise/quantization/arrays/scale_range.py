@@ -23,11 +23,7 @@ _LEAST_AMAX = 1e-4
 
 
 def amax_bounds(
-    views: Views,
-    scale_dtype: np.dtype[Any],
-    weight_dtype: np.dtype[Any],
-    *,
-    is_affine: bool,
+    views: Views, scale_dtype: np.dtype[Any], weight_dtype: np.dtype[Any], *, is_affine: bool
 ) -> tuple[float, float] | None:
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
 

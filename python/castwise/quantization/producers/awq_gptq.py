@@ -153,11 +153,7 @@ AWQ = Producer(
             families=("int",),
             columns=(1, 8),
             storage=Storage(
-                np.int32,
-                ("awq",),
-                is_unsigned=True,
-                zeros="columns",
-                orientation="weight",
+                np.int32, ("awq",), is_unsigned=True, zeros="columns", orientation="weight"
             ),
         ),
     ),

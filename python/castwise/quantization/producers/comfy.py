@@ -252,11 +252,7 @@ COMFY = Producer(
             storage=Storage(inner=True, read_only=True),
         ),
         *(
-            replace(
-                layout,
-                parts=(*layout.parts, _MARKER),
-                parameters=("weight",),
-            )
+            replace(layout, parts=(*layout.parts, _MARKER), parameters=("weight",))
             for layout in _LAYOUTS
         ),
         Layout(

@@ -120,11 +120,7 @@ def _block_types() -> dict[str, Scheme]:
     integers = find_scheme("int8_group")
     return {
         name.lower(): replace(
-            integers,
-            name=name.lower(),
-            bits=bits,
-            block=(1, elements),
-            **_NO_RECIPES,
+            integers, name=name.lower(), bits=bits, block=(1, elements), **_NO_RECIPES
         )
         for name, elements, _, bits, _ in block_types()
     }

@@ -66,9 +66,7 @@ _RULES: Mapping[str, _Rules] = {
         "q5_k",
     ),
     "q3_k_l": _Rules(
-        ((_every, "q5_k"),),
-        ((_every, "q5_k"),),
-        {"attn_output": "q5_k", "attn_qkv": "q4_k"},
+        ((_every, "q5_k"),), ((_every, "q5_k"),), {"attn_output": "q5_k", "attn_qkv": "q4_k"}
     ),
     "q4_k_s": _Rules(((_first(4), "q5_k"),), ((_first_part(8), "q5_k"),), {}, "q5_k"),
     "q4_k_m": _Rules(

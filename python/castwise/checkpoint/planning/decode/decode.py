@@ -417,11 +417,7 @@ def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
 
 
 def _slabs(
-    plan: Decoding,
-    options: Decode,
-    name: str,
-    _names: Collection[str],
-    to: str | None,
+    plan: Decoding, options: Decode, name: str, _names: Collection[str], to: str | None
 ) -> Iterator[WeightSlab]:
     """List the slabs of a weight, which is decoded to the format of the request or another."""
     dtype, arithmetic = numpy_dtype(to or options.format), options.arithmetic
