@@ -33,7 +33,7 @@ from castwise.checkpoint.advice.advice import Advice, Alternative, Choice, Front
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files.paths import checked_path, refuse_url
-from castwise.checkpoint.loading.problem import UnloadableError
+from castwise.checkpoint.loading.modules import UnloadableError
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
 from castwise.checkpoint.planning.component import pattern_of
 from castwise.checkpoint.planning.decode.options import checked_threads

@@ -22,7 +22,7 @@ from castwise.checkpoint.loading.check import (
     unchecked_method,
     unknown_tensors,
 )
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import LoadingProblem
 from castwise.checkpoint.planning.checkpoint_model import (
     checked_architecture,
     component_model,

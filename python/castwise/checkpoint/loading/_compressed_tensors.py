@@ -12,7 +12,7 @@ from typing import Any
 
 from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._modules import Module, code_of, is_wide
+from castwise.checkpoint.loading.modules import Module, code_of, is_wide
 from castwise.quantization.producers.stated import sides_of
 
 # Formats whose payload is `weight_packed`, and its dtype.

@@ -14,9 +14,8 @@ from typing import Any
 from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
-from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
 from castwise.checkpoint.loading._view import IGNORE, QUANTIZATION_FILE, View, wrong_axis
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import MATRIX, LoadingProblem, Module, code_of, is_wide
 from castwise.models.engines import EngineRules
 from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.stated import SECTIONS

@@ -6,9 +6,8 @@ from typing import Any
 from castwise._numbers import WORD_BITS
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._modules import Module, code_of
 from castwise.checkpoint.loading._view import QUANTIZATION_FILE, View, wrong_axis
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import LoadingProblem, Module, code_of
 from castwise.quantization.producers.stated import STATED_KEY
 
 # Roles whose classes have `to_quantized`.

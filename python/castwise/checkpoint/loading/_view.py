@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments
-from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import WEIGHT, LoadingProblem, Module, is_wide
 from castwise.models.architecture import stated_dtype, text_parts
 from castwise.models.engines import EngineRules, find_engines
 from castwise.quantization.producers.stated import CONFIG, SECTIONS, STATED_KEY, sides_of
