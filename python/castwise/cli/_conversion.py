@@ -25,8 +25,7 @@ from castwise.checkpoint.results.summary import preview_sheet, summary_dict, sum
 from castwise.cli._arguments import NO_KINDS, add_arguments, add_option, add_output, check_top
 from castwise.cli._output import FINDINGS, OK, json_text, say
 from castwise.cli._parser import CommandParser, describe
-from castwise.cli._progress import ProgressLine
-from castwise.cli._results import Output, page_of, shown_result
+from castwise.cli._results import Output, ProgressLine, page_of, shown_result
 from castwise.rendering.sheet import Sheet
 from castwise.rendering.text import unused_lines
 from castwise.text.brief import counted

@@ -8,7 +8,6 @@ from functools import cache, cached_property
 from typing import Any
 
 from castwise.environment.frameworks import entry_points_of, load_entry, package_of
-from castwise.models._structure import JOINED, experts_in, is_in_name, role_by_name
 from castwise.models.architecture import (
     Architecture,
     Parameter,
@@ -17,7 +16,14 @@ from castwise.models.architecture import (
     read_architecture,
     text_parts,
 )
-from castwise.models.engines import EngineRules, find_engines
+from castwise.models.engines import (
+    JOINED,
+    EngineRules,
+    experts_in,
+    find_engines,
+    is_in_name,
+    role_by_name,
+)
 
 GROUP = "castwise.architectures"
 """The group of entry points, which are named by the class or the `model_type` of a model."""

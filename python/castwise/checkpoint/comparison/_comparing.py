@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._core import block_amax, cast, have_same_bits
 from castwise._options import Arithmetic
-from castwise.arrays.measures import Measures
+from castwise.arrays.comparison import Measures
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.comparison._scheme_recipes import SchemeRecipe
 from castwise.checkpoint.comparison._schemes import (
