@@ -664,7 +664,8 @@ def _encoded_tensors(
     weights: dict[str, EncodedWeight] = {}
     for name, encoding_of in choice.encodings.items():
         info = tensors_of_shards[name]
-        key = info.shape, info.format, encoding_of, info.stored
+        # By `id`, as the hash of an encoding goes through all its fields, for each weight.
+        key = info.shape, info.format, id(encoding_of), info.stored
         kind = kinds.get(key)
         if kind is None:
             kind = kinds[key] = EncodedKind(info, tensors_of_shards, encoding_of, threads)
