@@ -16,9 +16,8 @@ from castwise import checkpoint
 from castwise.checkpoint.results.report import CastRow
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.cli import main
-from castwise.rendering.exponents import FormatRange, Histogram
 from castwise.rendering.html import html_of, page_lines
-from castwise.rendering.sheet import Exponents, Front, Lines, Section, Table
+from castwise.rendering.sheet import Exponents, FormatRange, Front, Histogram, Lines, Section, Table
 from castwise.rendering.text import text_lines, text_of
 from processes import run_on_terminal
 

@@ -114,7 +114,7 @@ def place(path: Path) -> str:
 ROOMS = {
     "castwise": (
         ("_core", "_on_demand", "_options"),
-        ("_floating", "_numbers", "text"),
+        ("_numbers", "text"),
         ("rendering",),
         ("_trees", "environment"),
         ("config", "dtype_policies"),

@@ -23,7 +23,7 @@ from castwise.arrays.casting import cast_tree
 from castwise.arrays.comparison import Comparison, compare
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 from castwise.environment.acceleration import accelerate, restore
-from castwise.environment.variables import follow_environment
+from castwise.environment.defaults import follow_environment
 
 if TYPE_CHECKING:
     from castwise import (

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from castwise._core import floatx_dtypes
 from castwise.dtype_policies._configs import get, of_other_library, policy_named
+from castwise.dtype_policies._keras_objects import is_float_dtype, is_int_dtype, standardize_dtype
 from castwise.dtype_policies._policy import DTypePolicy, dtype_policy
-from castwise.dtype_policies._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
 from castwise.environment import defaults as global_state
 from castwise.environment.defaults import floatx
 from castwise.text.brief import short

@@ -14,7 +14,7 @@ import pytest
 import real_frameworks
 from castwise import DTypePolicy, checkpoint
 from castwise.compat import jmp
-from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.dtype_policies._keras_objects import standardize_dtype
 from castwise.loss_scale import DelayedScaling, unscale
 
 torch, jnp = real_frameworks.torch(), real_frameworks.jax().numpy

@@ -19,7 +19,7 @@ from castwise import DTypePolicyMap, adapters, loss_scale, quantization
 from castwise.adapters import protocol
 from castwise.adapters.protocol import Adapter
 from castwise.arrays import adapter_registry as registry
-from castwise.environment import entry_points
+from castwise.environment import frameworks
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,9 @@ def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_adapters", {})
     monkeypatch.setattr(registry, "_adapters_by_predicate", [])
     monkeypatch.setattr(registry, "_adapters_by_class", WeakKeyDictionary())
-    entry_points.entry_points_of.cache_clear()
+    frameworks.entry_points_of.cache_clear()
     yield
-    entry_points.entry_points_of.cache_clear()
+    frameworks.entry_points_of.cache_clear()
 
 
 def documented() -> str:
@@ -434,7 +434,7 @@ def test_an_entry_point_may_be_a_class_or_an_instance(offered: list[Entry]) -> N
         offered[:] = [Entry("foreign", "p:A", "package", adapter)]
         registry._adapters.clear()
         registry._adapters_by_class.clear()
-        entry_points.entry_points_of.cache_clear()
+        frameworks.entry_points_of.cache_clear()
         assert castwise.cast(thing, "bfloat16") == (thing, "bfloat16")
         assert castwise.cast_tree({"x": thing}, {"x": "float16"}) == {"x": (thing, "float16")}
 
@@ -479,11 +479,11 @@ def test_one_that_does_not_load_is_named(offered: list[Entry]) -> None:
         castwise.cast_tree([Thing()], "float16")
     assert castwise.cast(np.ones(2), "float16").dtype == "float16"
     offered[:] = [Entry("foreign", "p.q:A", "castwise-foreign", ZeroDivisionError("of its own"))]
-    entry_points.entry_points_of.cache_clear()
+    frameworks.entry_points_of.cache_clear()
     with pytest.raises(ImportError, match=r"castwise-foreign.*ZeroDivisionError: of its own"):
         castwise.cast(Thing(), "float16")
     offered[:] = [Entry("foreign", "p.q:A", "castwise-foreign", dict)]
-    entry_points.entry_points_of.cache_clear()
+    frameworks.entry_points_of.cache_clear()
     with pytest.raises(TypeError, match=r"castwise-foreign.*derive it"):
         castwise.cast(Thing(), "float16")
 

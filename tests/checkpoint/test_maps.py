@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint.maps import _families, named_map
-from castwise.rendering.words import group_name
+from castwise.rendering.text import group_name
 from checkpoint_samples import floats
 from numpy.typing import NDArray
 from support import run_castwise as run

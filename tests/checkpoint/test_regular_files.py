@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from castwise import checkpoint
-from castwise.text.regular_files import NotRegularError, open_regular, read_regular
+from castwise.text.parsed_files import NotRegularError, open_regular, read_regular
 from checkpoint_samples import floats
 from support import run_castwise as run
 

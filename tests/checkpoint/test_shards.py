@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.running.sizes import shard_bytes
+from castwise.checkpoint.running.sharding import shard_bytes
 from checkpoint_samples import (
     NUMPY_FORMATS,
     assert_same,

@@ -14,7 +14,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.cli._progress import rate_text
+from castwise.cli._results import rate_text
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
 from processes import run_limited, run_on_terminal, run_python
 from support import run_castwise as run

@@ -7,7 +7,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.rendering.words import group_name
+from castwise.rendering.text import group_name
 from checkpoint_samples import floats, write_sharded
 from processes import run_on_terminal
 from support import run_castwise as run

@@ -16,7 +16,7 @@ from castwise.compat.tf_keras.mixed_precision import (
 )
 from castwise.compat.tf_keras.mixed_precision import experimental as tf24
 from castwise.compat.tf_keras.mixed_precision import loss_scale as tf24_scales
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 from optimizers import SGD
 
 CORE = {

@@ -13,7 +13,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.quantization.producers.keras_layers import plain_model, stated_layers
-from castwise.quantization.producers.lazy import LazyArray
+from castwise.quantization.producers.stored_weight import LazyArray
 from hypothesis import given
 from hypothesis import strategies as st
 

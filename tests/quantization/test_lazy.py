@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from castwise.quantization.arrays.row_slices import row_step, rows_of
-from castwise.quantization.producers.lazy import LazyArray
+from castwise.quantization.producers.stored_weight import LazyArray
 
 Array = Any
 

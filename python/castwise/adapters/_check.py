@@ -33,6 +33,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"threads": 1},
     {"report": True},
 )
+# What `castwise.cast` raises for options, formats and values that it refuses.
 _REFUSALS = (TypeError, ValueError, OverflowError)
 
 Fault = tuple[str, str]  # the name of a method, and the promise that it broke

@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from castwise._core import cast, finfo
-from castwise.environment.entry_points import entry_points_of, load_entry, package_of
+from castwise.environment.frameworks import entry_points_of, load_entry, package_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# A child is a key and a value.
 _PAIR = 2
 
 GROUP = "castwise.adapters"

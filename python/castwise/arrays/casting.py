@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast, caster, read_array
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise._options import Role, TreeOptions
 from castwise._trees import map_leaves
 from castwise.arrays.adapter_registry import array_format, children_of, find, rebuilt

@@ -114,6 +114,7 @@ def _may_have_nulls(x: Any) -> bool:  # noqa: ANN401
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
 
 _BUFFERS = (memoryview, array)
+# Leaves that are no arrays, though numpy makes arrays of them.
 _NO_ARRAYS = (type, str, bytes, bytearray, range)
 
 

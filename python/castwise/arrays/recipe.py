@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport, cast, finfo
+from castwise._numbers import BYTE_BITS
 from castwise._options import Nan, Overflow, Rounding
 
 NEAREST: Rounding = "nearest-even"
-_BYTE_BITS = 8
 
 _FLUSHED = {
     "source": "subnormals of A",
@@ -41,6 +41,7 @@ class Recipe:
         """How far from a plain cast it is: of recipes that agree the plainest is taken."""
         step = 0
         if self.through is not None:
+            # A factor is the dearest of single options: one explains nearly any array.
             step = 4 + 2 * (self.step_overflow != self.overflow)
             if self.step_rounding != self.rounding:
                 step += 1
@@ -156,7 +157,7 @@ class Recipe:
         parts: list[str] = []
         if self.overflow == "saturate":
             row = finfo(target)
-            is_nan = row.bits == _BYTE_BITS and row.kind == "float" and row.specials == "finite-nan"
+            is_nan = row.bits == BYTE_BITS and row.kind == "float" and row.specials == "finite-nan"
             also = " where ml_dtypes gives NaN, as torch does from 2.12"
             parts.append(f"saturated{also if is_nan else ''}")
         elif self.step_overflow == "saturate":

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from castwise import dtype_policies
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise.autocast import _structures as structures
 from castwise.autocast._narrow import narrow
 from castwise.autocast._rules import Ruled
 from castwise.autocast._scope import DISABLED, FLOATS, AutocastScope, scope_of
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicy
-from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.dtype_policies._keras_objects import standardize_dtype
 
 
 class KerasRules:

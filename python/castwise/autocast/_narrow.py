@@ -17,7 +17,7 @@ from numpy.lib import stride_tricks
 from numpy.typing import NDArray
 
 from castwise._core import cast, finfo
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 
 _USER_DTYPE = 2  # `dtype.isbuiltin` of dtypes that other packages have registered
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from castwise._core import finfo
-from castwise.dtype_policies._standard_dtype import standardize_dtype
-from castwise.environment.blocks import Block, begin, end_here, open_frame
+from castwise.dtype_policies._keras_objects import standardize_dtype
+from castwise.environment.switch import Block, begin, end_here, open_frame
 
 FLOATS = ("float", "bfloat")  # the beginnings of floating dtypes' names
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise.autocast import _structures as structures
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
@@ -21,6 +21,7 @@ from castwise.dtype_policies import DTypePolicyMap
 from castwise.dtype_policies._tf_policy import Policy, dtype_name, get_policy, serialize
 from castwise.environment.defaults import floatx
 
+# Integers of Python become int32 in TensorFlow if they are in this range.
 _INT32 = range(-(2**31), 2**31)
 
 

@@ -124,16 +124,19 @@ def ones(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
 
 def random_normal(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a normal distribution with a standard deviation of 0.05."""
+    # The default of Keras' RandomNormal.
     return np.random.normal(0.0, 0.05, shape)
 
 
 def random_uniform(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a uniform distribution between -0.05 and 0.05."""
+    # The defaults of Keras' RandomUniform.
     return np.random.uniform(-0.05, 0.05, shape)
 
 
 def glorot_uniform(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a uniform distribution with a variance of 2 / (inputs + outputs)."""
+    # The variance of a uniform distribution within a limit is a third of its square.
     limit = math.sqrt(6 / max(1, sum(_fans(shape))))
     return np.random.uniform(-limit, limit, shape)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from castwise._core import cast
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
 from castwise.autocast._scope import current, numpy_dtype
@@ -23,7 +23,7 @@ from castwise.autocast._values import (
     numbers,
     short,
 )
-from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.dtype_policies._keras_objects import standardize_dtype
 from castwise.environment.defaults import floatx
 from castwise.text.brief import short_array
 

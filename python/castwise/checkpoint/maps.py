@@ -64,12 +64,7 @@ def named_map(name: str) -> DtypeMap:
     for pattern in dict.fromkeys((*family.keep, *family.kept_by_all)):
         keys.insert(pattern, None)
     return DtypeMap(
-        None,
-        keys,
-        f"map {name!r}",
-        has_default=False,
-        is_general=True,
-        least_axes=_MATRIX,
+        None, keys, f"map {name!r}", has_default=False, is_general=True, least_axes=_MATRIX
     )
 
 

@@ -54,12 +54,10 @@ from castwise.quantization.producers.block_types import (
 from castwise.quantization.producers.registry import written_layout
 from castwise.quantization.producers.schemes import has_global_scale, has_scales
 from castwise.rendering import Rendered
-from castwise.rendering.exponents import Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Lines, Section, Sheet, Table
-from castwise.rendering.words import group_name, shape_text
+from castwise.rendering.sheet import Exponents, Histogram, Lines, Section, Sheet, Table, joint_axis
+from castwise.rendering.text import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
-from castwise.text.brief import brief, brief_fields, counted, listed, shorten
-from castwise.text.plain import plain_fields
+from castwise.text.brief import brief, brief_fields, counted, listed, plain_fields, shorten
 from castwise.text.spelling import suggestion
 from castwise.text.wording import function, setting
 

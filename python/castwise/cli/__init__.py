@@ -21,8 +21,8 @@ from typing import NoReturn
 
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say, worded
 from castwise.cli._parser import parse_arguments
-from castwise.environment.variables import ERRORS
-from castwise.rendering.words import printable
+from castwise.environment.defaults import ERRORS
+from castwise.rendering.text import printable
 from castwise.text.wording import for_command, reword_core
 
 # Characters of an error, at most: names and values in it may be as long as a file makes them.

@@ -9,10 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
 
-from castwise.rendering.exponents import BARS
-from castwise.rendering.sheet import Lines, Sheet
-from castwise.rendering.text import CUT, text_lines
-from castwise.rendering.words import printable
+from castwise.rendering.sheet import BARS, Lines, Sheet
+from castwise.rendering.text import CUT, printable, text_lines
 from castwise.text.wording import command_words, for_command
 
 # Shells report 128 and the number of a signal: SIGINT is 2, SIGPIPE 13.
@@ -29,6 +27,7 @@ COLOR_OPTION: Mapping[str, Any] = {
     "default), always or never",
 }
 
+# What a cell of a table has at most: names of tensors may have any length.
 _CELL_CHARACTERS = 72
 _ASCII = str.maketrans(BARS + CUT, " .:-=+*#@~")
 _COLUMNS = 80  # of a terminal that does not say

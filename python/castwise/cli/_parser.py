@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import castwise
-from castwise.rendering.words import printable
+from castwise.rendering.text import printable
 from castwise.text.spelling import suggestion
 
 # What the commands do, each of a module of its name that is imported if the command is given.
@@ -48,6 +48,7 @@ examples, of a file or folder MODEL:
 """
 _REQUIRED = "the following arguments are required: "
 """How argparse begins to say what is missing."""
+# A negative number is the value of an option, and no option: `-1`, `-.5`.
 _NUMBER = re.compile(r"-\.?\d")
 
 

@@ -9,16 +9,10 @@ from typing import Any
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError
 from castwise.checkpoint.advice.advice import check_map_file
-from castwise.cli._arguments import (
-    add_arguments,
-    add_output,
-    local_path_argument,
-    names_argument,
-)
+from castwise.cli._arguments import add_arguments, add_output, local_path_argument, names_argument
 from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
-from castwise.cli._progress import ProgressLine
-from castwise.cli._results import shown_result
+from castwise.cli._results import ProgressLine, shown_result
 from castwise.quantization import consumers
 from castwise.quantization.producers.schemes import SCALES
 from castwise.text.parsed_files import parsed_file

@@ -17,8 +17,7 @@ from castwise.cli._arguments import (
 )
 from castwise.cli._output import FINDINGS, OK, json_text
 from castwise.cli._parser import describe
-from castwise.cli._progress import ProgressLine
-from castwise.cli._results import shown_result
+from castwise.cli._results import ProgressLine, shown_result
 
 _DIFF = """\
 Compare two checkpoints, each unquantized or quantized in any way that castwise
@@ -48,9 +47,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         parser, "compare B with what this map makes of A, as for castwise cast"
     )
     comparison.add_argument(
-        "--rename",
-        metavar="FILE",
-        help="JSON or TOML: a table from names in A to names in B",
+        "--rename", metavar="FILE", help="JSON or TOML: a table from names in A to names in B"
     )
     comparison.add_argument(
         "--reference",

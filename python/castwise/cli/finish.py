@@ -6,8 +6,13 @@ from pathlib import Path
 from castwise.checkpoint.requests.conversion import finish_conversion
 from castwise.checkpoint.running.parts import RunParts
 from castwise.cli._arguments import add_arguments, path_argument
-from castwise.cli._conversion import add_conversion_output, run_of, shown_conversion
-from castwise.cli._findings import check_kinds, say_findings
+from castwise.cli._conversion import (
+    add_conversion_output,
+    check_kinds,
+    run_of,
+    say_findings,
+    shown_conversion,
+)
 from castwise.cli._parser import describe
 
 _FINISH = """\

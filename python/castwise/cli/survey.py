@@ -9,8 +9,7 @@ from castwise.checkpoint.surveying import default_targets, survey_sheet
 from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import describe
-from castwise.cli._progress import ProgressLine
-from castwise.cli._results import shown_result
+from castwise.cli._results import ProgressLine, shown_result
 
 _SURVEY = """\
 Count where the magnitudes of a checkpoint's floating tensors lie, and predict the loss

@@ -18,8 +18,7 @@ from castwise.cli._arguments import (
 )
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe
-from castwise.cli._progress import ProgressLine
-from castwise.cli._results import shown_result
+from castwise.cli._results import ProgressLine, shown_result
 
 _VERIFY = """\
 Compare the values of two checkpoints, each unquantized or quantized in any way that

@@ -12,15 +12,16 @@ _tf_policy     TF 2's policies
 
 from castwise.dtype_policies._configs import deserialize, get, serialize
 from castwise.dtype_policies._explanation import Explanation, PathMatch
-from castwise.dtype_policies._policy import DTypePolicy, FloatDTypePolicy
-from castwise.dtype_policies._policy_map import DTypePolicyMap
-from castwise.dtype_policies._quantized import (
+from castwise.dtype_policies._policy import (
     AWQDTypePolicy,
+    DTypePolicy,
+    FloatDTypePolicy,
     GPTQDTypePolicy,
     Int4DTypePolicy,
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
 )
+from castwise.dtype_policies._policy_map import DTypePolicyMap
 
 __all__ = [
     "AWQDTypePolicy",

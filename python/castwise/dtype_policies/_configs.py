@@ -6,16 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from castwise._core import parse_policy
-from castwise.dtype_policies._keras_objects import from_dictionary, serialize_with, to_dictionary
-from castwise.dtype_policies._policy import DTypePolicy, FloatDTypePolicy, dtype_policy
-from castwise.dtype_policies._quantized import (
+from castwise.dtype_policies._keras_objects import (
+    from_dictionary,
+    serialize_with,
+    standardize_dtype,
+    to_dictionary,
+)
+from castwise.dtype_policies._policy import (
     AWQDTypePolicy,
+    DTypePolicy,
+    FloatDTypePolicy,
     GPTQDTypePolicy,
     Int4DTypePolicy,
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
+    dtype_policy,
 )
-from castwise.dtype_policies._standard_dtype import standardize_dtype
 from castwise.text.brief import short
 
 # The classes that a config may name. `DTypePolicyMap` is added by its module.

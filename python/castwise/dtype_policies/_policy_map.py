@@ -10,8 +10,7 @@ from castwise._core import PolicyMap
 from castwise._options import Match, OnOverlap
 from castwise.dtype_policies._configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies._explanation import Explanation, PathMatch
-from castwise.dtype_policies._policy import DTypePolicy
-from castwise.dtype_policies._quantized import QuantizedDTypePolicy
+from castwise.dtype_policies._policy import DTypePolicy, QuantizedDTypePolicy
 from castwise.environment.defaults import floatx
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table

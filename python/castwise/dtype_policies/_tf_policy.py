@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from castwise._core import PolicyBase, cast, mixed_compute_dtype, parse_dtype
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise._trees import map_leaves
 from castwise.dtype_policies._keras_objects import (
     checked_arguments,
@@ -18,7 +18,7 @@ from castwise.dtype_policies._keras_objects import (
     to_dictionary,
 )
 from castwise.environment.defaults import floatx
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 
 class Policy(PolicyBase):

@@ -1,4 +1,4 @@
-"""The defaults in force: floatx of the process, and the dtype policy of each thread.
+"""The defaults in force: floatx of the process, the dtype policy of each thread, and `CASTWISE_*`.
 
 As in Keras, floatx belongs to the process and the policy to the thread. A scope belongs to the
 thread or asyncio task that opened it, and hides the thread's policy while it is open.
@@ -6,13 +6,18 @@ thread or asyncio task that opened it, and hides the thread's policy while it is
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from castwise.environment.blocks import Block, begin, end, open_frame
+from castwise._core import environment_errors
+from castwise.environment.acceleration import accelerate_from_environment
+from castwise.environment.switch import Block, begin, end, open_frame
 
 
 class _Scoped(NamedTuple):
@@ -91,3 +96,28 @@ def policy_scope(policy: object) -> Iterator[None]:
         yield
     finally:
         end(_scope, block)
+
+
+# A sentence for each variable whose value is not valid: its name, the value and the remedy.
+ERRORS = list(environment_errors)
+
+
+def follow_environment() -> None:
+    """Obey the variables at import; warn of each value that is not valid, and ignore it.
+
+    The command line refuses to work instead, with one message and no warning before it.
+    """
+    try:
+        accelerate_from_environment()
+    except ValueError as error:
+        ERRORS.append(str(error))
+    if not _is_command_line():
+        for sentence in ERRORS:
+            warnings.warn(f"{sentence} It is ignored.", RuntimeWarning, stacklevel=3)
+
+
+def _is_command_line() -> bool:
+    """Return True if this process runs `castwise` or `python -m castwise`."""
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    name = os.path.splitext(os.path.basename(program))[0]
+    return name == "castwise" or (program == "-m" and "castwise" in sys.orig_argv)

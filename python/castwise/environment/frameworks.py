@@ -1,9 +1,22 @@
-"""Import optional frameworks; where one is missing, the error says how to install it."""
+"""Import what is not castwise's: frameworks, and what packages offer as entry points.
+
+Where a framework is missing, the error says how to install it. The entry points are of adapters,
+containers and architectures.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 
 import functools
 import importlib
 import re
-import warnings
 from types import ModuleType
 
 # The oldest and the newest release (major, minor) with which each adapter is tested.
@@ -50,3 +63,37 @@ def tested_releases(name: str) -> str:
 def _release(version: str) -> tuple[int, int] | None:
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else None
+
+
+@functools.cache
+def entry_points_of(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by name; of several packages the first, with a warning."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 slow, seldom needed
+
+    by_name: dict[str, EntryPoint] = {}
+    for entry in sorted(entry_points(group=group), key=package_of):
+        first = by_name.setdefault(entry.name, entry)
+        if first.value != entry.value:
+            warnings.warn(
+                f"{package_of(first)} and {package_of(entry)} both offer {entry.name!r} as "
+                f"{group}; {first.value} is used. Uninstall one of them.",
+                UserWarning,
+                stacklevel=2,
+            )
+    return by_name
+
+
+def load_entry(entry: EntryPoint, subject: str) -> object:
+    """Import what an entry point names; ImportError names its package, whatever fails."""
+    try:
+        return entry.load()
+    except Exception as error:  # of the package, and so of any kind
+        raise ImportError(
+            f"{subject} cannot be imported ({type(error).__name__}: {error}); update or uninstall "
+            "that package."
+        ) from error
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Name the package that offers it."""
+    return "a package without a name" if entry.dist is None else entry.dist.name

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from castwise import _trees as trees
 from castwise._core import finfo
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 
 
 def times(value: NDArray[Any] | np.generic, factor: object) -> Any:

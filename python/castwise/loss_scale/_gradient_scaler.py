@@ -20,7 +20,7 @@ from castwise import _trees as trees
 from castwise._core import DynamicLossScale
 from castwise.loss_scale._arithmetic import is_number, times_as_torch
 from castwise.loss_scale._unscaling import all_finite, unscale_in_place
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 
 class Optimizer(Protocol):

@@ -20,7 +20,7 @@ import numpy as np
 
 from castwise import _trees as trees
 from castwise._core import DynamicLossScale as Machine
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise.loss_scale import _unscaling as unscaling
 from castwise.loss_scale._arithmetic import is_usable, times
 from castwise.loss_scale._array_steps import next_scale

@@ -14,7 +14,7 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise.dtype_policies._keras_objects import to_dictionary
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 Variable = TypeVar("Variable")
 Contents = TypeVar("Contents")

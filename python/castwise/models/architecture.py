@@ -85,6 +85,7 @@ _CLASS = re.compile(
 # The number before the last name, as `nn.Sequential` and `nn.ParameterList` count theirs.
 _OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+# Of a layer or an expert, as `0`; some models of the table write `expert_0`.
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
 # Ends of names in old files, which transformers renames when it loads a model.
 _LEGACY = {

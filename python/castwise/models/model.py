@@ -1,21 +1,57 @@
 """A model: the role of each of its tensors, its axes, and what engines join."""
 
+import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from castwise.models._offered import offered_architecture
-from castwise.models._structure import JOINED, experts_in, is_in_name, role_by_name
+from castwise.environment.frameworks import entry_points_of, load_entry, package_of
 from castwise.models.architecture import (
     Architecture,
     Parameter,
     fill_numbers,
     find_architecture,
+    read_architecture,
     text_parts,
 )
-from castwise.models.engines import EngineRules, find_engines
+from castwise.models.engines import (
+    JOINED,
+    EngineRules,
+    experts_in,
+    find_engines,
+    is_in_name,
+    role_by_name,
+)
+
+GROUP = "castwise.architectures"
+"""The group of entry points, which are named by the class or the `model_type` of a model."""
+
+
+def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
+    """Return what a package says of a model by its configuration; None if none does.
+
+    ValueError: what it offers is no path, or no file with an architecture.
+    """
+    classes = config.get("architectures")
+    names = [*(classes if isinstance(classes, list) else ()), config.get("model_type")]
+    architectures = (_read(name) for name in names if isinstance(name, str))
+    return next((architecture for architecture in architectures if architecture is not None), None)
+
+
+@cache
+def _read(name: str) -> Architecture | None:
+    entry = entry_points_of(GROUP).get(name)
+    if entry is None:
+        return None
+    subject = f"the architecture {name!r} of {package_of(entry)}"
+    try:
+        path: Any = load_entry(entry, subject)
+        return read_architecture(os.fspath(path))
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{subject}: {error}; update or uninstall that package") from error
+
 
 MATRIX, STACK = 2, 3
 """The axes of a matrix, and of those of all experts."""
@@ -41,6 +77,7 @@ _LEAST_SIDE = 16
 # Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in).
 _OF_MLX = "switch_mlp"
 
+# `encoder/dense/kernel` of flax, `layers/dense/vars/0` of Keras.
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 
 

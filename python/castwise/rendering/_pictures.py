@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 from html import escape
 
-from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Front
-from castwise.rendering.words import printable
+from castwise.rendering.sheet import Exponents, FormatRange, Front, Histogram, joint_axis
+from castwise.rendering.text import printable
 
 _WIDTH = 960
 # Width of what is written to the left of a picture.
@@ -32,6 +31,7 @@ _LEGEND = (
 # From an exponent to where it is across the picture.
 _Place = Callable[[float], float]
 
+# The picture of a front, and the room left for numbers beside and below it.
 _FRONT_HEIGHT = 300
 _FRONT_LEFT, _FRONT_BELOW = 70, 44
 _TICKS = 12

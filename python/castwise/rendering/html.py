@@ -5,17 +5,8 @@ from html import escape
 from itertools import islice
 
 from castwise.rendering._pictures import draw_exponents, draw_front
-from castwise.rendering.sheet import (
-    PAGE_START,
-    Exponents,
-    Front,
-    Lines,
-    Section,
-    Sheet,
-    Table,
-)
-from castwise.rendering.text import is_lost
-from castwise.rendering.words import printable
+from castwise.rendering.sheet import PAGE_START, Exponents, Front, Lines, Section, Sheet, Table
+from castwise.rendering.text import is_lost, printable
 from castwise.text.brief import counted
 
 # Rows of a table in a notebook, whose file keeps them.

@@ -1,13 +1,51 @@
-"""Sheets as text: columns that fit a terminal, and color where it takes it."""
+"""Sheets as text: columns that fit a terminal, and color where it takes it.
+
+Names, shapes and sizes are written so in all reports, in HTML too.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from castwise.rendering.sheet import Lines, Sheet, Table
-from castwise.rendering.words import printable
 from castwise.text.brief import counted
 from castwise.text.wording import quote
+
+# As disks and the Hub count: kB, MB and GB are powers of 1000.
+_KILO = 1000
+# Between separators: the 3 of `layers.3.mlp`, and not that of `conv3`.
+_NUMBER = re.compile(r"(?<![^./_])[0-9]+(?![^./])")
+
+
+def group_name(name: str) -> str:
+    """Return the name of a tensor with a star for each number of a layer, block or expert."""
+    return _NUMBER.sub("*", name)
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Write a shape as 2x3, and an empty one as "scalar"."""
+    return "x".join(map(str, shape)) if shape else "scalar"
+
+
+def size_text(nbytes: int) -> str:
+    """Write a number of bytes as people say it, in powers of 1000."""
+    if nbytes < _KILO:
+        return f"{nbytes} B"
+    size, units = nbytes / _KILO, iter(("kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= _KILO and unit != "TB":
+        size, unit = size / _KILO, next(units)
+    return f"{size:.1f} {unit}"
+
+
+def printable(text: str) -> str:
+    """Escape control characters: names come from files that nobody trusts."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
+
 
 _NAME_CHARACTERS = 30  # of a name that are shown before other columns are left out
 _SHORT_NAME_CHARACTERS = 16  # of a name that are shown before columns of the decision are left out
@@ -16,6 +54,7 @@ _LEAST_CHARACTERS = 12
 # What a line has in the place of a part of a name.
 CUT = "…"
 
+# A component that is a number, or the star of several, and has others behind it.
 _LAYER = re.compile(r"(?<![^.])(?:\d+|\*)(?=\.)")
 _GAP = 2  # between columns
 # Cells that say nothing; a column of zeros alone is not printed.

@@ -12,8 +12,15 @@ import numpy as np
 
 from castwise._trees import leaves
 from castwise.rendering import Rendered
-from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Lines, Sheet, Table
+from castwise.rendering.sheet import (
+    Exponents,
+    FormatRange,
+    Histogram,
+    Lines,
+    Sheet,
+    Table,
+    joint_axis,
+)
 from castwise.surveys._loss_scales import ALL, LossScales, fitting_loss_scales, float_format
 from castwise.surveys._prediction import Prediction
 from castwise.surveys._survey import Survey, restoring, sum_of, survey

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from castwise import _core
+from castwise._core import FormatInfo, cast, finfo
 from castwise.surveys._survey import Survey
 from castwise.text.brief import brief_fields
 
@@ -44,12 +44,12 @@ ALL = LossScales(math.ldexp(1.0, _LEAST), math.ldexp(1.0, _MOST))
 """Those of gradients that are zero."""
 
 
-def float_format(target: str) -> _core.FormatInfo:
+def float_format(target: str) -> FormatInfo:
     """Return a format that gradients can have.
 
     TypeError: castwise has no such format, or its numbers are not floats with a sign and a zero.
     """
-    info = _core.finfo(target)
+    info = finfo(target)
     if info.kind != "float" or not info.signed:
         raise TypeError(
             f"target={target!r} does not hold gradients; use a signed float format, as 'float16'."
@@ -58,7 +58,7 @@ def float_format(target: str) -> _core.FormatInfo:
 
 
 def fitting_loss_scales(
-    survey: Survey, info: _core.FormatInfo, divisor: float, share: float
+    survey: Survey, info: FormatInfo, divisor: float, share: float
 ) -> LossScales | None:
     """Return the loss scales at which a format holds gradients, as `GradientSurvey` says.
 
@@ -85,7 +85,7 @@ def fitting_loss_scales(
     return LossScales(math.ldexp(1.0, lowest), math.ldexp(1.0, highest))
 
 
-def _highest(amax: float, info: _core.FormatInfo, divisor: float) -> int:
+def _highest(amax: float, info: FormatInfo, divisor: float) -> int:
     """Return the exponent of the highest loss scale at which a magnitude does not overflow."""
     limit = math.frexp(float(info.max))[1] - math.frexp(amax)[1] + math.frexp(divisor)[1] + 1
     exponent = min(limit, _MOST)
@@ -94,7 +94,7 @@ def _highest(amax: float, info: _core.FormatInfo, divisor: float) -> int:
     return exponent
 
 
-def _holds(amax: float, info: _core.FormatInfo, scale: float) -> bool:
+def _holds(amax: float, info: FormatInfo, scale: float) -> bool:
     target = info.name if info.dtype is None else info.dtype
-    _, report = _core.cast(np.array([amax]), target, scale=scale, report=True)
+    _, report = cast(np.array([amax]), target, scale=scale, report=True)
     return not (report.overflowed or report.saturated)

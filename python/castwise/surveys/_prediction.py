@@ -14,7 +14,8 @@ from typing import Self, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise import _core
+from castwise._core import CastReport, FormatInfo, finfo, formats
+from castwise._core import cast as cast_array
 from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, Scales, SchemeName
 from castwise.quantization import Scheme, schemes
@@ -26,8 +27,7 @@ from castwise.rendering.sheet import Sheet
 from castwise.surveys._responses import DEPTHS, Response, densities, response, spread_points
 from castwise.surveys._searched_scales import loss_ratios
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
-from castwise.text.brief import brief_fields
-from castwise.text.plain import plain_dict
+from castwise.text.brief import brief_fields, plain_dict
 
 _POINTS = 256  # representatives of a binade
 _GRID_BITS = 8  # significands of at most so many bits are represented by all of them
@@ -35,7 +35,7 @@ _GRID_BITS = 8  # significands of at most so many bits are represented by all of
 _WEIGHT_DTYPES = sorted(
     (
         row
-        for row in map(_core.finfo, _core.formats())
+        for row in map(finfo, formats())
         if row.kind == "float" and row.specials == "ieee" and 16 <= row.bits <= 32  # noqa: PLR2004
     ),
     key=lambda row: row.mantissa_bits,
@@ -99,7 +99,7 @@ class Prediction(Rendered):
     __repr__ = brief_fields
 
     @classmethod
-    def of_report(cls, target: str, report: _core.CastReport, *, is_scheme: bool = False) -> Self:
+    def of_report(cls, target: str, report: CastReport, *, is_scheme: bool = False) -> Self:
         """Return what was measured in the place of a prediction."""
         ranges = (report.overflowed, report.saturated, report.underflowed, report.subnormal)
         return cls(
@@ -114,7 +114,7 @@ class Prediction(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return what is expected, the tables of the fields, and their meanings."""
-        unpredicted = () if self.target in _core.formats() else _OF_FORMATS  # of a scheme
+        unpredicted = () if self.target in formats() else _OF_FORMATS  # of a scheme
         names = [field.name for field in fields(self) if field.name not in unpredicted]
         values = {name: getattr(self, name) for name in names}
         return loss_sheet(values, (f"expected of {self.target}",))
@@ -175,7 +175,7 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
 def _predict_cast(
     magnitudes: Magnitudes, target: DTypeLike, scale: float, overflow: Overflow
 ) -> Prediction:
-    info = _core.finfo(target)
+    info = finfo(target)
     if info.kind not in ("float", "int", "uint"):
         raise TypeError(f"target={info.name} has no prediction; use a float or integer format.")
     if not math.isfinite(scale) or scale == 0:
@@ -224,20 +224,23 @@ def _is_smooth(magnitudes: Magnitudes) -> bool:
         return True
     top = magnitudes.exponents[-1]
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
+    # Kish's effective number: as many equal squares would have a sum that varies as much.
     elements = squares.sum() ** 2 / (np.square(squares) / magnitudes.counts).sum()
     is_narrow = magnitudes.largest <= _NARROW * magnitudes.smallest
     return bool(elements >= _LEAST_ELEMENTS) and not is_narrow
 
 
-def _half_step(info: _core.FormatInfo) -> float:
+def _half_step(info: FormatInfo) -> float:
     """Return how far beyond the largest value of a format a number may be that rounds to it."""
     if info.kind != "float":
         return 1.0
+    # The largest value is below 2^e by frexp, so its last place is 2^(e - 1 - mantissa bits).
     return math.ldexp(1.0, math.frexp(float(info.max))[1] - 2 - info.mantissa_bits)
 
 
-def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
+def _is_exact(values: _Column, bits: int, info: FormatInfo) -> NDArray[np.bool_]:
     """Return which numbers of so many significant bits a format holds."""
+    # A subnormal number has a bit less for each binade that it is below the smallest normal one.
     binades_below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
     binades_below = np.where(values >= info.smallest_normal, 0, binades_below)
     is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - binades_below) & (
@@ -249,9 +252,7 @@ def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.
 class _Totals:
     """What representatives of a cast add up to."""
 
-    def __init__(
-        self, info: _core.FormatInfo, scale: float, overflow: Overflow, largest: float
-    ) -> None:
+    def __init__(self, info: FormatInfo, scale: float, overflow: Overflow, largest: float) -> None:
         self._info, self._scale = info, scale
         # Squares are relative to that of the largest, or float64 could not hold them.
         exponent = math.frexp(largest)[1] + math.frexp(scale)[1]
@@ -265,16 +266,17 @@ class _Totals:
         """Cast values; those that are exact are held by the format, whatever represents them."""
         info, target = self._info, self._info.dtype
         products = values * self._scale
-        results_of_cast = _core.cast(
+        results_of_cast = cast_array(
             values,
             info.name if target is None else target,
             scale=self._scale,
             overflow=self._overflow,
         )
-        results = _core.cast(results_of_cast, np.float64)
+        results = cast_array(results_of_cast, np.float64)
         limit = float(info.max)
         lost_part = ~np.isfinite(results)
         last = np.abs(results) == limit
+        # A number that rounds to the largest value from within half a step is not saturated.
         beyond = last & (np.abs(products) >= limit + _half_step(info))
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
@@ -349,6 +351,7 @@ def _is_alike(table: Blocks, responses: Response) -> bool:
     eighths, blocks = table.eighths, table.blocks
     if not len(eighths):
         return False
+    # Eighths are 8 * exponent + phase: the square of a maximum is 4^exponent (1 + phase / 8)^2.
     units = np.ldexp(1.0, 2 * (eighths // 8 - eighths[-1] // 8))
     highest = units * table.counts[:, 0]
     of_maxima = highest * np.square(1 + (eighths % 8 + 0.5) / 8)
@@ -360,6 +363,7 @@ def _is_alike(table: Blocks, responses: Response) -> bool:
     if blocks.sum() == 1 or blocks[most] < _ALIKE_BLOCKS * blocks.sum():
         return False
     row = int(eighths[most] % 8), int(blocks[most]), table.counts[most], table.squares[most]
+    # Where in its eighth the maxima are is not counted: if that decides the noise, it is not known.
     noises = [_losses(part, *row)[0] for part in responses.parts_of_eighths()]
     return max(noises) > _ALIKE_NOISE * min(noises)
 
@@ -372,13 +376,12 @@ def _weight_dtype(magnitudes: Magnitudes) -> str:
 
 
 def _columns_of(
-    magnitudes: Magnitudes,
-    blocks: Callable[[tuple[int, int]], Blocks],
-    block: tuple[int, int],
+    magnitudes: Magnitudes, blocks: Callable[[tuple[int, int]], Blocks], block: tuple[int, int]
 ) -> list[Blocks]:
     """Return the tables whose losses are averaged for blocks of a shape."""
     if block == (0, 0):
         return [_single_block(magnitudes)]
+    # Surveys have no blocks of 64: what they lose is between what the neighbors do.
     if block == (1, 64):
         return [blocks((1, 32)), blocks((1, 128))]
     return [blocks(block)]
@@ -394,6 +397,7 @@ def _single_block(magnitudes: Magnitudes) -> Blocks:
     np.add.at(counts[0], depths, magnitudes.counts)
     np.add.at(squares[0], depths, np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top)))
     squares[0, -1] = 0
+    # Of a significand from 1 to 2, the eighth that it is in.
     eighth = 8 * top + int(8 * (math.ldexp(magnitudes.largest, -int(top)) - 1))
     return Blocks(np.array([eighth]), np.ones(1, np.uint64), counts, squares)
 
@@ -422,14 +426,11 @@ def _block_losses(tables: list[Blocks], response: Response, largest: float) -> t
 
 
 def _losses(
-    response: Response,
-    phase: int,
-    blocks: int,
-    counts: NDArray[np.uint64],
-    squares: _Column,
+    response: Response, phase: int, blocks: int, counts: NDArray[np.uint64], squares: _Column
 ) -> tuple[float, float]:
     """Return what blocks lose whose maxima are in an eighth: one element of each is the maximum."""
     numbers, squares = counts[:DEPTHS].astype(float), squares[:DEPTHS].copy()
+    # The maximum of each block is counted by itself: its error depends on where the scale puts it.
     numbers[0] = max(numbers[0] - blocks, 0)
     squares[0] = max(squares[0] - blocks * response.squares_of_maxima[phase], 0)
     noise, zeros = response.losses(phase, numbers, squares)

@@ -30,6 +30,7 @@ _Table = NDArray[np.float64]
 # Rates at which a density falls across a binade, the mean of squares rising.
 _TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
 
+# A step of Newton's method changes the rate by at most 8: eight reach the steepest, 60.
 _NEWTON_STEPS = 8
 _STEEPEST = 60.0  # a density falls by at most so many times e across a binade
 
@@ -52,6 +53,7 @@ class Response(NamedTuple):
 
     def at(self, maximum: float) -> Response:
         """Return the response for one maximum, whatever its exponent."""
+        # frexp has significands from 0.5 to 1, and maxima are spread from 1 to 2.
         place = int((2 * math.frexp(maximum)[0] - 1) * MAXIMA) if maximum else 0
         return Response(*(np.repeat(table[place : place + 1], 8, axis=0) for table in self))
 
@@ -73,6 +75,7 @@ class Response(NamedTuple):
         depths = np.arange(DEPTHS)
         means = squares * np.ldexp(1.0, 2 * depths) / np.maximum(counts, 1)
         tilts = np.interp(means, self.mean_squares[phase, 1], np.arange(len(_TILTS)))
+        # In the highest binade magnitudes end at the maximum, so their mean square is another.
         tilts[0] = np.interp(means[0], self.mean_squares[phase, 0], np.arange(len(_TILTS)))
         index = np.minimum(tilts.astype(int), len(_TILTS) - 2)
         part = tilts - index
@@ -86,6 +89,7 @@ class Response(NamedTuple):
 def spread_points(number: int) -> _Table:
     """Return points of the unit interval, one in each of so many parts, on no binary grid."""
     places = np.arange(number)
+    # Multiples of an irrational number, modulo 1, are spread evenly (Weyl) and meet no binary grid.
     points: _Table = (places + math.sqrt(2) * places % 1) / number
     return points
 
@@ -110,6 +114,7 @@ def densities(
         weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
         mean = (weights * squares).sum(axis=1, keepdims=True)
         mean_step = (weights * steps).sum(axis=1, keepdims=True)
+        # The derivative of a mean under exponential weights is minus its covariance with the steps.
         slope = (weights * squares * (steps - mean_step)).sum(axis=1, keepdims=True)
         # Points that are all alike have no slope; far from the root, a step would overshoot.
         change = (mean - mean_squares[:, None]) / np.maximum(slope, 1e-9)
@@ -143,6 +148,7 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     # Signs by turns: some schemes have one code more below zero than above.
     signs = np.where(np.arange(rows * payload) % 2, -1.0, 1.0)
     blocks[0, :, :, 1:] = (columns * signs).reshape(number, rows, payload)
+    # Each block both ways round, so that codes without a mirror image do not favor a sign.
     blocks[1] = -blocks[0]
     elements = np.asarray(cast(blocks, dtype))
     values = elements.astype(np.float32)

@@ -10,18 +10,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from castwise import _core
+from castwise._core import SurveyTables, finfo, formats, restore_survey, sum_surveys, survey_array
 from castwise._numbers import is_integer
 from castwise._options import Overflow, Recipe, Scales
 from castwise.rendering import Rendered
-from castwise.rendering.exponents import FormatRange, Histogram
-from castwise.rendering.sheet import Exponents, Lines, Sheet, Table
+from castwise.rendering.sheet import Exponents, FormatRange, Histogram, Lines, Sheet, Table
 from castwise.surveys._prediction import Prediction, predict
 from castwise.surveys._tables import BLOCK_BINADES, Binades, Blocks, Magnitudes
 from castwise.text.brief import brief, counted
 
 SCHEMA = 2  # the version of what `Survey.to_dict` returns
 
+# Left out of pictures: formats of few devices, and one that holds scales and no numbers.
 _LITTLE_USED = frozenset(("fnuz", "exponent-only"))
 _PICTURED_BITS = 16
 """Bits of the formats whose ranges are drawn below a survey, at most."""
@@ -55,7 +55,7 @@ class Survey(Rendered):
 
     """
 
-    _tables: _core.SurveyTables
+    _tables: SurveyTables
 
     @property
     def count(self) -> int:
@@ -240,7 +240,7 @@ class Survey(Rendered):
                     for rows in saved["blocks"]
                 ],
             )
-            return cls(_core.restore_survey(state))
+            return cls(restore_survey(state))
 
     def __add__(self, other: Survey) -> Survey:
         if not isinstance(other, Survey):
@@ -298,7 +298,7 @@ class Survey(Rendered):
 
 def sum_of(surveys: Iterable[Survey]) -> Survey:
     """Add surveys up; of none it is that of no elements."""
-    return Survey(_core.sum_surveys([one_survey._tables for one_survey in surveys]))
+    return Survey(sum_surveys([one_survey._tables for one_survey in surveys]))
 
 
 def pictured_ranges() -> list[FormatRange]:
@@ -311,7 +311,7 @@ def pictured_ranges() -> list[FormatRange]:
     ['float16', 'bfloat16', 'float8_e4m3fn']
 
     """
-    rows = (_core.finfo(name) for name in _core.formats())
+    rows = (finfo(name) for name in formats())
     return [
         FormatRange.of(row.name)
         for row in rows
@@ -355,4 +355,4 @@ def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
             f"x is of type {type(x).__qualname__}, which is not an array; survey each array in it: "
             "{name: castwise.survey(array) for name, array in x.items()}."
         )
-    return Survey(_core.survey_array(x, threads=threads))
+    return Survey(survey_array(x, threads=threads))

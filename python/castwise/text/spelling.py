@@ -4,17 +4,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from castwise._core import (
-    finfo,
-    format_name,
-    formats,
-    gguf_type,
-    likely_names,
-    nearest_texts,
-)
+from castwise._core import finfo, format_name, formats, gguf_type, likely_names, nearest_texts
 
 Dtype = TypeVar("Dtype")
 
+# Codes of numpy, as `<f4` and `|u1`; complex numbers have 8 or 16 bytes.
 _BYTE_COUNT = re.compile(r"[<>=|]?(?P<kind>[fiubc])(?P<nbytes>[1248]|(?<=c)16)")
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 # The bits of what torch calls so, where numpy calls a wider format so.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
 from castwise._core import CastReport, finfo
+from castwise._core import cast as cast_on_host
 from castwise._options import ArrayOptions
 from castwise.adapters.jax._traced import convert
 from castwise.arrays.adapter_registry import Adapter
@@ -130,7 +130,7 @@ def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     if isinstance(options.get("scale"), jax.Array):
         options = {**options, "scale": np.asarray(options["scale"])}
     if options.get("copy", True) is False:
-        outcome = _core.cast(source, target, **options)
+        outcome = cast_on_host(source, target, **options)
         result = outcome[0] if options.get("report") else outcome
         if result is source:
             return array
@@ -138,7 +138,7 @@ def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
         options = {name: value for name, value in options.items() if name not in ("copy", "order")}
         is_small = source.size * target.itemsize <= _SMALL  # and copied by the adapter
         out = None if is_small else _aligned_buffer(source.shape, target)
-        outcome = _core.cast(source, target, out=out, **options)
+        outcome = cast_on_host(source, target, out=out, **options)
         result = outcome[0] if options.get("report") else outcome
     cast_array = ADAPTER.from_host(result, array)
     return (cast_array, outcome[1]) if options.get("report") else cast_array
@@ -186,7 +186,7 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
         name: value for name, value in options.items() if name not in ("scale", "seed")
     }
     if options_in_trace.get("rounding") != "stochastic":
-        _core.cast(np.empty(0, array.dtype), target, **options_in_trace)
+        cast_on_host(np.empty(0, array.dtype), target, **options_in_trace)
     for name, value in options.items():
         if not (value is None or value is False) and value not in _ANYWHERE.get(name, ()):
             raise ValueError(f"{name}={value!r} is for {_elsewhere(array)}.")

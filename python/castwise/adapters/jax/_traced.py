@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
-from castwise._core import FormatInfo, finfo
+from castwise._core import FormatInfo, cast, finfo
+from castwise._numbers import BYTE_BITS
 from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
@@ -37,9 +37,9 @@ class _Pivot(NamedTuple):
         return (2 * self.bias + 1) << self.mantissa_bits
 
 
+# By IEEE 754: the bits, those of the mantissa, and the bias of the exponent.
 _SINGLE = _Pivot(np.float32, np.uint32, 32, 23, 127)
 _DOUBLE = _Pivot(np.float64, np.uint64, 64, 52, 1023)
-_BYTE = 8
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
@@ -216,16 +216,16 @@ def _special_codes(pivot: _Pivot, row: FormatInfo, saturate: bool) -> dict[str, 
     """Return what the kernels make of infinities, NaN and zeros, by sign."""
     values = np.array([np.inf, np.nan, 0], pivot.dtype)
     values = np.stack([np.copysign(values, 1), np.copysign(values, -1)], axis=-1)
-    codes: NDArray[Any] = _core.cast(
-        values, row.dtype, overflow="saturate" if saturate else "ieee"
-    ).view(f"u{row.itemsize}")
+    codes: NDArray[Any] = cast(values, row.dtype, overflow="saturate" if saturate else "ieee").view(
+        f"u{row.itemsize}"
+    )
     names = ("infinity", "nan", "zero")
     return {name: (int(pair[0]), int(pair[1])) for name, pair in zip(names, codes, strict=True)}
 
 
 def _from_codes(codes: Any, row: FormatInfo) -> Any:
     """Return the floats that codes of a format stand for."""
-    if row.bits < _BYTE:  # by its values: a bitcast would read several codes from a byte
+    if row.bits < BYTE_BITS:  # by its values: a bitcast would read several codes from a byte
         values = (
             np.arange(1 << row.bits, dtype=np.uint8).view(np.dtype(row.dtype)).astype(np.float32)
         )
@@ -237,7 +237,7 @@ def _integer(values: Any, row: FormatInfo, nearest: bool) -> Any:
     """Return floats as integers: clamped, but as the low bits of an int32 in less than 8 bits."""
     jnp = jax.numpy
     whole = jnp.rint(values) if nearest else jnp.trunc(values)
-    wraps = row.bits < _BYTE
+    wraps = row.bits < BYTE_BITS
     low, high = int(row.min), int(row.max)
     lowest, highest = (-(2**31), 2**31 - 1) if wraps else (low, high)
     # One beyond the last is a power of two, which floats have; NaN is neither.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from castwise.dtype_policies import Explanation
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
-from castwise.text.brief import brief, counted, listed
-from castwise.text.plain import plain_dict
+from castwise.text.brief import brief, counted, listed, plain_dict
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack, ov
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
 from castwise._core import CastReport, finfo
+from castwise._core import cast as cast_array
 from castwise._options import ArrayOptions
 from castwise.adapters.torch._bridge import (
     from_numpy,
@@ -209,7 +209,7 @@ def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
     _check_out(tensor, out)
     name = None if dtype is None else numpy_dtype(target_dtype(dtype))
     source = plain_array(_plain(tensor.detach()))
-    outcome = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
+    outcome = cast_array(source, name, out=to_numpy(out), **_for_numpy(options))
     return (out, outcome[1]) if options.get("report") else out
 
 
@@ -248,9 +248,9 @@ def _by_pairs(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any
     if target is PAIRS:
         return cast_to_pairs(source, out, options)
     if out is not None:
-        outcome = _core.cast(source, out=to_numpy(out), **options)
+        outcome = cast_array(source, out=to_numpy(out), **options)
         return (out, outcome[1]) if options.get("report") else out
-    outcome = _core.cast(source, numpy_dtype(target), **options)
+    outcome = cast_array(source, numpy_dtype(target), **options)
     array, *report = outcome if options.get("report") else (outcome,)
     return (from_numpy(array), *report) if report else from_numpy(array)
 
@@ -259,13 +259,13 @@ def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     options = _for_numpy(options)
     source = plain_array(_plain(tensor))
     if "order" in options or "copy" in options:
-        outcome = _core.cast(source, numpy_dtype(target), **options)
+        outcome = cast_array(source, numpy_dtype(target), **options)
         array, *report = outcome if options.get("report") else (outcome,)
         # With copy=False the array may be the tensor's own memory.
         result = tensor if array is source else from_numpy(array)
     else:
         result = torch.empty_like(tensor, dtype=target, requires_grad=False)
-        outcome = _core.cast(source, out=plain_array(result), **options)
+        outcome = cast_array(source, out=plain_array(result), **options)
         report = list(outcome[1:]) if options.get("report") else []
     return (result, *report) if report else result
 
@@ -304,7 +304,7 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     """Cast on another device, by castwise's rules for overflows."""
     _refuse_options(tensor, options)
     if tensor.is_complex():  # raises for targets that are not complex
-        _core.cast(np.empty(0, numpy_dtype(tensor.dtype)), numpy_dtype(target))
+        cast_array(np.empty(0, numpy_dtype(tensor.dtype)), numpy_dtype(target))
     saturates = options.get("overflow") == "saturate"
     if not (tensor.is_floating_point() and target.is_floating_point):
         if saturates:

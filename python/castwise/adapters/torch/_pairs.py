@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
-from castwise._core import finfo
+from castwise._core import cast, finfo
 from castwise.environment.frameworks import require
 from castwise.quantization import pack, unpack
 
@@ -59,7 +58,7 @@ def cast_to_pairs(source: NDArray[Any], out: Any, options: dict[str, Any]) -> An
     shape = (*source.shape[:-1], source.shape[-1] // 2)
     if out is not None and tuple(out.shape) != shape:
         raise ValueError(f"out has shape {tuple(out.shape)}; give one of shape {shape}.")
-    outcome = _core.cast(source, _NUMBER, **options)
+    outcome = cast(source, _NUMBER, **options)
     numbers, *report = outcome if options.get("report") else (outcome,)
     bytes_of_pairs = pack(numbers.view(np.uint8), 4)
     if out is None:

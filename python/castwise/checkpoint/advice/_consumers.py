@@ -7,7 +7,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.containers.whole_models import WholeModelReader
-from castwise.checkpoint.loading.problem import loads_by_default
+from castwise.checkpoint.loading.modules import loads_by_default
 from castwise.checkpoint.planning.written_schemes import consumer_named
 from castwise.models.architecture import stated_dtype
 from castwise.quantization import Consumer

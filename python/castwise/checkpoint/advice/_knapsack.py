@@ -71,6 +71,7 @@ def hull(options: Sequence[Option]) -> list[int]:
 
 def _turns(light: Option, middle: Option, heavy: Option) -> bool:
     """Return True if the middle one is below the line between the others."""
+    # Slopes are compared by products: equal weights would divide by 0.
     light_slope = (light.cost - middle.cost) * (heavy.weight - middle.weight)
     heavy_slope = (middle.cost - heavy.cost) * (middle.weight - light.weight)
     return light_slope > heavy_slope
@@ -119,11 +120,7 @@ class _MarginSearch:
     """The search for the least cost among options whose reduced cost is within the gap."""
 
     def __init__(
-        self,
-        groups: Sequence[Sequence[Option]],
-        limit: float,
-        slope: float,
-        solution: Solution,
+        self, groups: Sequence[Sequence[Option]], limit: float, slope: float, solution: Solution
     ) -> None:
         self._groups, self._limit, self._slope = groups, limit, slope
         self._best = solution

@@ -23,9 +23,18 @@ from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.registry import TYPED
 from castwise.quantization.producers.schemes import has_scales, scheme_of_files
 from castwise.rendering import Rendered
-from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering.sheet import Exponents, Front, Lines, Section, Sheet, Table
-from castwise.rendering.words import group_name, size_text
+from castwise.rendering.sheet import (
+    Exponents,
+    FormatRange,
+    Front,
+    Histogram,
+    Lines,
+    Section,
+    Sheet,
+    Table,
+    joint_axis,
+)
+from castwise.rendering.text import group_name, size_text
 from castwise.text.brief import brief, brief_fields, counted
 
 SCHEMA = 1
@@ -39,6 +48,7 @@ _FEW = 4
 # How many choices are drawn, the worst first.
 _DRAWN = 12
 
+# The numbers of layers and experts: what stands between them is the same in all layers.
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
 

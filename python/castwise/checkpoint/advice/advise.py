@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from castwise._numbers import is_real
+from castwise._numbers import BYTE_BITS, is_real
 from castwise._options import SAFETENSORS, ConsumerName, PathArgument, Scales, WrittenRecipe
 from castwise.arrays.dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
@@ -33,29 +33,24 @@ from castwise.checkpoint.advice.advice import Advice, Alternative, Choice, Front
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files.paths import checked_path, refuse_url
-from castwise.checkpoint.loading.problem import UnloadableError
+from castwise.checkpoint.loading.modules import UnloadableError
 from castwise.checkpoint.planning.checkpoint_model import checked_architecture
 from castwise.checkpoint.planning.component import pattern_of
 from castwise.checkpoint.planning.decode.options import checked_threads
 from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
-from castwise.checkpoint.planning.importance import (
-    OLD_SUFFIXES,
-    Importance,
-    are_numbers,
-    as_array,
-)
+from castwise.checkpoint.planning.importance import OLD_SUFFIXES, Importance, are_numbers, as_array
 from castwise.checkpoint.planning.written_schemes import is_scheme
 from castwise.checkpoint.requests.quantize import checked_embeddings, checked_scales
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
-from castwise.checkpoint.running.sizes import size_in_bytes
+from castwise.checkpoint.running.sharding import size_in_bytes
 from castwise.models.model import WEIGHT
 from castwise.quantization.producers.registry import TYPED
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, join, parenthesis, quote, setting
 
+# As in `model.layers.0.mlp.experts.5.up_proj.weight`.
 _EXPERT = re.compile(r"\.experts\.\d+\.")
-_BYTE_BITS = 8
 # A model of many layers has thousands of points, which no picture tells apart.
 _FRONT_POINTS = 200
 # How much a sum of thousands of float64 may be off, relatively: as many ulps, of 2**-53 each.
@@ -818,7 +813,7 @@ class _Problem:
         """Return the bytes that the checkpoint may take; None if its error is limited."""
         if self._limit.bits is None:
             return self._limit.nbytes
-        return int(self._limit.bits * self._size.parameters / _BYTE_BITS)
+        return int(self._limit.bits * self._size.parameters / BYTE_BITS)
 
     def _solve(
         self, groups: Sequence[Sequence[Option]], limit: int | None, reserve: int
@@ -855,7 +850,7 @@ class _Problem:
             if self._limit.nbytes is not None
             else setting("bits", self._limit.bits)
         )
-        least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+        least_bits = BYTE_BITS * least / max(self._size.parameters, 1)
         floor = self._floor(lightest, self._statement_bytes(lightest))
         return CheckpointError(
             limit + f" is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from castwise._core import block_amax, cast, have_same_bits
 from castwise._options import Arithmetic
-from castwise.arrays.measures import Measures
+from castwise.arrays.comparison import Measures
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
 from castwise.checkpoint.comparison._scheme_recipes import SchemeRecipe
 from castwise.checkpoint.comparison._schemes import (
     SchemeProver,
@@ -23,18 +22,8 @@ from castwise.checkpoint.comparison._schemes import (
     SchemeTrial,
     explanation_of,
 )
-from castwise.checkpoint.comparison._sides import (
-    Side,
-    StoredRows,
-    common_format,
-    piece_elements,
-)
-from castwise.checkpoint.comparison._stacks import (
-    PairKind,
-    StackedDiff,
-    TensorPair,
-    recipes_of,
-)
+from castwise.checkpoint.comparison._sides import Side, StoredRows, common_format, piece_elements
+from castwise.checkpoint.comparison._stacks import PairKind, StackedDiff, TensorPair, recipes_of
 from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts, same_bytes
 from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.comparison.explanations import (
@@ -43,6 +32,8 @@ from castwise.checkpoint.comparison.explanations import (
     Pairs,
     Prover,
     index_of,
+    scale_shifts,
+    shifts_text,
 )
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.planning.decode.options import checked_threads
@@ -57,6 +48,7 @@ so that the memory of a comparison does not grow with the threads."""
 _SLABS_BYTES = 12 << 20
 # Of a tensor that is compared with stored rows, the most elements of one piece.
 _SLAB_ELEMENTS = 1 << 20
+# Pieces in memory at a time; all of them share a bound, so that more threads mean smaller ones.
 _MOST_WORKERS = 8
 _TURNED = "B has the experts of A, stored the other way round"
 _TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"

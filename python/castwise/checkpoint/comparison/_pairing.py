@@ -142,11 +142,11 @@ class _Digests:
     """Digests of the values of tensors, each taken once."""
 
     def __init__(self) -> None:
-        self._digests: dict[tuple[int, str], str] = {}
+        self._digests: dict[tuple[Side, str], str] = {}
 
     def of(self, side: Side, name: str) -> str:
         """Return the digest of shape and values; floats of up to 32 bits are as float32."""
-        key = id(side), name
+        key = side, name
         if key not in self._digests:
             to = side.format(name, None)
             digest = hashlib.sha256(repr(side.shape(name)).encode())

@@ -23,6 +23,7 @@ _ROUNDINGS: tuple[Rounding, ...] = (
     "towards-positive",
     "towards-negative",
 )
+# Those that leave a result: a cast that raises leaves nothing to explain.
 _OVERFLOWS: tuple[Overflow, ...] = ("ieee", "saturate")
 _NANS: tuple[Nan, ...] = ("keep", "zero")
 # Frameworks compute in formats of 16 and 32 bits, so a cast may have gone through one.

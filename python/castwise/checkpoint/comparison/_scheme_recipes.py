@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo, formats
 from castwise._options import ScaleRule
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.quantization import (
-    QuantizedArray,
-    QuantizedWeight,
-    Scheme,
-    dequantize,
-    schemes,
-)
+from castwise.quantization import QuantizedArray, QuantizedWeight, Scheme, dequantize, schemes
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,

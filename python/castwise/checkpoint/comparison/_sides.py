@@ -55,7 +55,7 @@ class Side:
         options: CastOptions | None = None,
     ) -> None:
         self.names: dict[str, tuple[Reader, str]] = {}
-        self._tensors: dict[int, StoredTensors] = {}  # of the component of each reader
+        self._tensors: dict[Reader, StoredTensors] = {}  # of the component of each reader
         self.metadata: dict[str, str] = {}
         # The quantized weights that are decoded, by the names that they then have.
         self.weights: dict[str, QuantizedWeight] = {}
@@ -65,7 +65,7 @@ class Side:
         for component in source.components:
             tensors = StoredTensors(component.shards)  # which refuses two tensors of a name
             for reader in component.shards.values():
-                self._tensors[id(reader)] = tensors
+                self._tensors[reader] = tensors
                 for name in reader.tensors:
                     self.names[component.prefix + name] = reader, name
                 if decide is not None:
@@ -78,7 +78,7 @@ class Side:
         self._source = self._stored_source = source
         # Tensors whose matrices are read the other way round.
         self.transposed_names: set[str] = set()
-        self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
+        self._readers = [*dict.fromkeys(reader for reader, _ in self.names.values())]
         self._is_folder = source.is_folder
         self._open_reader: Reader | None = None
 
@@ -165,9 +165,9 @@ class Side:
         """Return what tensors have in common that differ in names and places alone."""
         reader, stored_name = self.names[name]
         info, tensor = reader.tensors[stored_name], self._derived_tensor(name)
-        derived = None if tensor is None else (tensor.format, tensor.scheme, id(tensor.job.stack))
+        derived = None if tensor is None else (tensor.format, tensor.scheme, tensor.job.stack)
         stored = info.shape, info.format, info.stored, info.nbytes
-        return id(reader), *stored, derived, self._targets.get(name), name in self.transposed_names
+        return reader, *stored, derived, self._targets.get(name), name in self.transposed_names
 
     def is_stacked(self, name: str) -> bool:
         """Return True for a tensor that `stack` reads."""
@@ -176,7 +176,7 @@ class Side:
         reader, stored_name = self.names[name]
         if (tensor := self._derived_tensor(name)) is None:
             is_plain = not isinstance(reader, DerivedReader)
-            return is_plain and self._tensors[id(reader)].are_stacked(stored_name)
+            return is_plain and self._tensors[reader].are_stacked(stored_name)
         plan = tensor.decoding
         return plan is not None and plan.stack is not None and plan.shape == plan.matrix_shape
 
@@ -188,7 +188,7 @@ class Side:
         reader, _ = self.names[names[0]]
         self._open(reader)
         if (tensor := self._derived_tensor(names[0])) is None:
-            return self._tensors[id(reader)].stack([self.names[name][1] for name in names])
+            return self._tensors[reader].stack([self.names[name][1] for name in names])
         read = None if tensor.decoding is None else tensor.decoding.stack
         assert read is not None, "by `is_stacked`"  # noqa: S101
         tensors = map(self._derived_tensor, names)

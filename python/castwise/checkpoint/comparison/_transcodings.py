@@ -12,6 +12,7 @@ from castwise.quantization.arrays.row_slices import step_of
 from castwise.quantization.arrays.views import views_of
 from castwise.quantization.weights.decoding import Decoding, Slab
 
+# Both sides are in memory at once: some MiB, whatever the weight has.
 _SLAB_ELEMENTS = 1 << 20
 # How far global scales may be apart: the reciprocal of one is rounded, to a neighbor perhaps.
 _NEAR = 2.0**-22

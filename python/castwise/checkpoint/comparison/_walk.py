@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._core import Comparison, cast, have_same_bits
 from castwise._options import Arithmetic
-from castwise.arrays.measures import Elements, Measures
+from castwise.arrays.comparison import Elements, Measures
 from castwise.checkpoint.comparison._schemes import SchemeTrial, Tried
 from castwise.checkpoint.comparison._sides import StoredRows
 from castwise.checkpoint.comparison.explanations import Attempt, Prover

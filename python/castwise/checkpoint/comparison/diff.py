@@ -24,6 +24,7 @@ from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument
 
+# Below 32 MiB, up to which glibc raises its threshold for mmap to what was freed (mallopt(3)).
 _KEPT_BYTES = 16 << 20
 # Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a fraction
 # of the time of a comparison.

@@ -1,4 +1,7 @@
-"""Find the recipe that makes one tensor of another, and prove it on every element."""
+"""Find the recipe that makes one tensor of another, and prove it on every element.
+
+Scales that are shifts of others explain two quantized weights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,37 @@ from castwise._core import CastReport, compare
 from castwise.arrays.recipe import Recipe
 from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.comparison._recipes import Sample
+from castwise.checkpoint.comparison._scheme_recipes import is_power
 from castwise.text.brief import brief_fields
+
+
+def scale_shifts(original: NDArray[Any], copy: NDArray[Any]) -> dict[int, int] | None:
+    """Count by how many codes the scales of B are above those of A; None if they are not E8M0."""
+    for scales in (original, copy):
+        if scales.dtype != np.uint8 and not is_power(scales.dtype.name):
+            return None
+    if original.shape != copy.shape:
+        return None
+    first_codes, second_codes = (
+        scales.view(np.uint8).astype(np.int16) for scales in (original, copy)
+    )
+    values, counts = np.unique(second_codes - first_codes, return_counts=True)
+    return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+def shifts_text(shifts: Mapping[int, int]) -> str:
+    """Say by how many codes block scales differ."""
+    total = sum(shifts.values())
+    parts = []
+    for shift, count in sorted(shifts.items(), key=lambda item: -item[1]):
+        if shift:
+            codes = "one code" if abs(shift) == 1 else f"{abs(shift)} codes"
+            share = (
+                "every block scale" if count == total else f"{count:,} of {total:,} block scales"
+            )
+            parts.append(f"{share} {codes} {'higher' if shift > 0 else 'lower'}")
+    return ", ".join(parts)
+
 
 Pairs = Callable[[int], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 """Reads two tensors again, in flat pieces of so many elements; 0 leaves that open."""

@@ -22,7 +22,7 @@ from castwise.checkpoint.loading.check import (
     unchecked_method,
     unknown_tensors,
 )
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import LoadingProblem
 from castwise.checkpoint.planning.checkpoint_model import (
     checked_architecture,
     component_model,
@@ -35,8 +35,7 @@ from castwise.models.architecture import Architecture
 from castwise.quantization.producers.stated import CONFIG
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
-from castwise.text.brief import brief, counted, shorten
-from castwise.text.plain import plain_fields
+from castwise.text.brief import brief, counted, plain_fields, shorten
 from castwise.text.wording import parenthesis, setting
 
 # Of the name of a model, which may be any text.

@@ -10,14 +10,12 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import Any
 
-from castwise.checkpoint.comparison._scale_shifts import shifts_text
-from castwise.checkpoint.comparison.explanations import CastExplanation
+from castwise.checkpoint.comparison.explanations import CastExplanation, shifts_text
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
-from castwise.rendering.words import printable, shape_text
-from castwise.text.brief import brief, brief_fields, counted, listed, shorten
-from castwise.text.plain import plain_fields
+from castwise.rendering.text import printable, shape_text
+from castwise.text.brief import brief, brief_fields, counted, listed, plain_fields, shorten
 from castwise.text.wording import parenthesis
 
 _COLUMNS = 80

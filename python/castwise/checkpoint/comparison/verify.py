@@ -131,12 +131,7 @@ def verify(
     conversion = None
     if dtype_map is not None:
         conversion = MapConversion.of_options(
-            dtype_map,
-            dtype,
-            options,
-            threads,
-            architecture=architecture,
-            quantization=quantization,
+            dtype_map, dtype, options, threads, architecture=architecture, quantization=quantization
         )
     elif names := [*_changed(options, _OF_CASTS), *quantization]:
         kind = "quantization" if quantization else "cast"

@@ -8,7 +8,6 @@ from typing import BinaryIO
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
-from castwise.checkpoint.containers._first_bytes import suffix_of_contents
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
 from castwise.checkpoint.containers.interface import Reader, Writer
@@ -19,6 +18,7 @@ from castwise.checkpoint.containers.registry import (
     is_built_in,
     is_suffix,
     model_format,
+    suffix_of_contents,
     suffixes,
 )
 from castwise.checkpoint.containers.whole_models import ModelFiles, WholeModelReader

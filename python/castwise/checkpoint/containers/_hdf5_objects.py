@@ -31,6 +31,7 @@ _DEFLATE_LIMIT = 1032  # bytes that one stored byte can become
 # The filters that come with HDF5 or h5py; for any other HDF5 would load a program.
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 
+# Signature and version of a global heap, and the bytes of its header and of an object's.
 _HEAP, _HEAP_HEADER = b"GCOL\1\0\0\0", 16
 
 

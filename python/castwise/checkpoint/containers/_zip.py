@@ -102,6 +102,7 @@ def _stated_count(file: BinaryIO, size: int) -> int:
     place = tail.rfind(_END_SIGNATURE)
     if place < 0 or place + _END.size > len(tail):
         raise damage("the zip file is damaged: it has no end")
+    # Field 4 is the number of members in all disks; of ZIP64, whose record is larger, field 7.
     count: int = _END.unpack_from(tail, place)[4]
     locator = place - _LOCATOR.size
     if locator >= 0 and tail.startswith(_LOCATOR_SIGNATURE, locator):

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import FormatInfo, cast, finfo
+from castwise._numbers import BYTE_BITS
 
 Bytes = NDArray[np.uint8]
 
 NATIVE_ORDER = "<" if sys.byteorder == "little" else ">"
-
-_BYTE_BITS = 8
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
@@ -78,14 +77,15 @@ def unpack(data: Bytes, bits: int) -> Bytes:
     That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
     `bits` is at most 8, and `data` ends with a code.
     """
-    group = math.lcm(bits, _BYTE_BITS)  # the bits after which a code begins at a byte again
-    stride = group // _BYTE_BITS
-    codes = np.empty(data.size * _BYTE_BITS // bits, np.uint8)
+    group = math.lcm(bits, BYTE_BITS)  # the bits after which a code begins at a byte again
+    stride = group // BYTE_BITS
+    codes = np.empty(data.size * BYTE_BITS // bits, np.uint8)
     for begin in range(0, group, bits):
-        byte, shift = divmod(begin, _BYTE_BITS)
+        byte, shift = divmod(begin, BYTE_BITS)
         code = data[byte::stride] >> np.uint8(shift)
-        if shift + bits > _BYTE_BITS:
-            code |= data[byte + 1 :: stride] << np.uint8(_BYTE_BITS - shift)
+        if shift + bits > BYTE_BITS:
+            # The upper bits of a code that goes on in the next byte.
+            code |= data[byte + 1 :: stride] << np.uint8(BYTE_BITS - shift)
         np.bitwise_and(code, np.uint8(2**bits - 1), out=codes[begin // bits :: group // bits])
     return codes
 

@@ -240,10 +240,7 @@ def _check_unlisted(
 
 
 def _check_forms(
-    folder: Path,
-    variants: Iterable[str],
-    torch_names: Collection[str],
-    shards: Collection[Reader],
+    folder: Path, variants: Iterable[str], torch_names: Collection[str], shards: Collection[Reader]
 ) -> None:
     """Refuse what is named as another form of the weights, and has none of the tensors.
 

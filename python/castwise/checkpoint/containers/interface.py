@@ -25,13 +25,13 @@ from typing import Any, BinaryIO, Generic, Literal, NamedTuple, Protocol, Self, 
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import Planned, TensorInfo, format_info
 from castwise.checkpoint.containers.array_bytes import to_bytes
 from castwise.checkpoint.files.remote import RemoteSource, Upload
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
 
-_BYTE_BITS = 8
 _File = TypeVar("_File", bound=SourceFile | RemoteSource | JoinedFiles)
 
 
@@ -58,7 +58,7 @@ class Elements(NamedTuple):
 
     def nbytes(self, count: int) -> int:
         """Return the bytes that so many elements take in the file."""
-        return count * _bits(self.format)[self.packed] // _BYTE_BITS
+        return count * _bits(self.format)[self.packed] // BYTE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,4 +387,4 @@ def runs(begins: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
 def _bits(name: str) -> tuple[int, int]:
     """Return the bits that an element of a format takes in a file, and those if it is packed."""
     info = format_info(name)
-    return _BYTE_BITS * info.itemsize, info.bits
+    return BYTE_BITS * info.itemsize, info.bits

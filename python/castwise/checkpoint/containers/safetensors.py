@@ -14,8 +14,13 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from castwise import _core
-from castwise._core import FormatInfo, finfo, formats
+from castwise._core import (
+    FormatInfo,
+    build_safetensors_header,
+    finfo,
+    formats,
+    parse_safetensors_header,
+)
 from castwise.checkpoint._errors import CheckpointError, damage, name_file
 from castwise.checkpoint._tensors import (
     UNKNOWN,
@@ -96,7 +101,7 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
             )
         header = self._file.read(_LENGTH_BYTES, length)
         try:
-            entries, pairs = _core.parse_safetensors_header(header, self._file.size - start)
+            entries, pairs = parse_safetensors_header(header, self._file.size - start)
         except ValueError as error:
             raise damage(str(error)) from error
         return entries, dict(pairs or ()), start
@@ -170,7 +175,7 @@ class SafetensorsWriter(PlacedWriter):
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
-            header, self._begins = _core.build_safetensors_header(
+            header, self._begins = build_safetensors_header(
                 (
                     (name, *layout.stated)
                     for name, layout in zip(self.planned, layouts, strict=True)

@@ -22,6 +22,7 @@ NOT_OF_THE_MODEL = (
 )
 """What a repository, transformers' Trainer, accelerate and DeepSpeed keep beside a model."""
 
+# `model.safetensors`, `model.bin.index.json`, and of a variant `model.safetensors.index.fp16.json`.
 _FILE = re.compile(
     r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
     re.DOTALL,

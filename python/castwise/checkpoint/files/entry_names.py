@@ -13,6 +13,7 @@ from castwise.text.wording import parenthesis
 # has halves of surrogate pairs; the others of them are bytes of names that are not UTF-8.
 _PART = r"(?![A-Za-z]:)(?![. ]*(?:/|\Z))[^/\\\0\ud800-\udc7f\udd00-\udfff]+"
 
+# One component; and several with "/" between them, and one after a folder.
 _NAME = re.compile(_PART)
 _PATH = re.compile(f"{_PART}(?:/{_PART})*/?")
 

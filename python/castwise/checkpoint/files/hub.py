@@ -21,7 +21,9 @@ from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.remote import HUB, PACKAGES, Store, is_hub, is_remote, remote_path
 from castwise.text.wording import parenthesis
 
+# `org/name`: neither begins with a dot, a dash or an underscore, as paths and options may.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# `models/org/name@revision`, of which only the name must be there.
 _REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
 # A repository of any kind, and what is in it.
 _CACHED = re.compile(

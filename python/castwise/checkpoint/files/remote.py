@@ -22,16 +22,30 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.entry_names import check_name
-from castwise.checkpoint.files.readable_file import ReadableFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
+
+class ReadableFile:
+    """What a container is read from: a file, several as one, or an object of a store."""
+
+    def place(self, begin: int) -> tuple[BinaryIO, int] | None:
+        """Return a file and an offset in it; None if only this object can read that."""
+        del begin
+        return None
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Begin to fetch spans that will be read in this order, where the system does not."""
+
+
+# Two letters or more before "://", as one letter is a drive of Windows.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _FETCH_BYTES = 8 << 20
 _FIRST_BYTES = 16 << 10  # of a stream, which fetches twice as much each time that it reads on
 _IN_FLIGHT = 3  # fetches; with the one that is converted, 32 MiB
 _BLOCK_BYTES = 16 << 20  # of an upload
+# The numbers that the system gives such errors; fsspec raises some without one.
 _NUMBERS = {
     FileNotFoundError: errno.ENOENT,
     PermissionError: errno.EACCES,

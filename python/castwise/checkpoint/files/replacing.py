@@ -28,6 +28,7 @@ from castwise.checkpoint.files.temporary_names import (
 )
 from castwise.text.wording import parenthesis
 
+# Of headers and small tensors; what is larger passes by the buffer.
 _BUFFER_BYTES = 1 << 20
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
 _CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow

@@ -10,9 +10,8 @@ from threading import Lock
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files.readable_file import ReadableFile
-from castwise.checkpoint.files.remote import RemoteSource, is_remote
-from castwise.text.regular_files import NotRegularError, checked_size, open_regular, read_regular
+from castwise.checkpoint.files.remote import ReadableFile, RemoteSource, is_remote
+from castwise.text.parsed_files import NotRegularError, checked_size, open_regular, read_regular
 
 if sys.platform == "win32":
     import msvcrt

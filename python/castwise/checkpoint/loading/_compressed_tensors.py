@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._modules import Module, code_of, is_wide
+from castwise.checkpoint.loading.modules import Module, code_of, is_wide
 from castwise.quantization.producers.stated import sides_of
 
 # Formats whose payload is `weight_packed`, and its dtype.
@@ -32,7 +33,6 @@ _FLOATS = {
     (4, 16): "nvfp4-pack-quantized",
 }
 
-_BYTE = 8
 _E4M3 = "F8_E4M3"
 # The codes of dtypes of scales that are powers of two.
 _POWERS = {"U8", "F8_E8M0"}
@@ -103,7 +103,7 @@ class Arguments:
     @property
     def is_float8(self) -> bool:
         """True for floats of one byte."""
-        return self.kind == "float" and self.bits == _BYTE
+        return self.kind == "float" and self.bits == BYTE_BITS
 
     @property
     def scheme(self) -> str:
@@ -157,6 +157,7 @@ class Arguments:
 
     def _columns(self, words: int) -> tuple[int, int]:
         """Return the least and the most columns of weights that so many words may hold."""
+        # Words are int32, and a row's last one may have room that is not used.
         if self.form == "pack-quantized":
             return (words - 1) * 32 // self.bits + 1, words * 32 // self.bits
         count = words * 8 // self.bits if self.form in _PACKED else words

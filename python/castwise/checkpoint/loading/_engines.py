@@ -11,11 +11,11 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
+from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
-from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
 from castwise.checkpoint.loading._view import IGNORE, QUANTIZATION_FILE, View, wrong_axis
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import MATRIX, LoadingProblem, Module, code_of, is_wide
 from castwise.models.engines import EngineRules
 from castwise.quantization.producers.consumers import find_consumer
 from castwise.quantization.producers.stated import SECTIONS
@@ -37,7 +37,6 @@ _CT, _MXFP4 = "compressed-tensors", "mxfp4"
 # The strategies of bytes whose inputs may be quantized, too (`_is_fp8_w8a8`, `_is_*_w8a8`).
 _OF_BYTES = ("tensor", "channel", "block")
 
-_BYTE = 8
 _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
 
 # ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts.
@@ -187,11 +186,7 @@ class _Method:
         schemes = {repr(self.storage([name], _LINEAR)) for name in names}
         formats = {_storage(module) for module in group}
         if len(exceptions) > 1 or len(formats) > 1 or (exceptions == {False} and len(schemes) > 1):
-            yield LoadingProblem(
-                names[0],
-                f"{joins} they are stored differently",
-                _ONE_SCHEME,
-            )
+            yield LoadingProblem(names[0], f"{joins} they are stored differently", _ONE_SCHEME)
         elif self.view.read is not None:
             for suffix in ("_global_scale", "_scale_2"):
                 tensors = [module.tensors[suffix] for module in group if suffix in module.tensors]
@@ -264,7 +259,7 @@ class _CompressedTensors(_Method):
         has_method = row.holds(arguments.scheme, is_expert=module.is_expert)
         if arguments.inputs:
             # Integers of fewer bits have a kernel for inputs of some kinds alone.
-            is_byte = arguments.bits == _BYTE and arguments.strategy in _OF_BYTES
+            is_byte = arguments.bits == BYTE_BITS and arguments.strategy in _OF_BYTES
             is_float = has_method and arguments.kind == "float"
             has_method = is_byte or is_float or arguments.scheme in row.dynamic
         if arguments.has_order and self.engine.refuses_order:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from castwise.checkpoint.loading._modules import WEIGHT, Module
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import WEIGHT, LoadingProblem, Module
 from castwise.models.architecture import (
     OPTIONAL_ROLES,
     UNEQUAL,

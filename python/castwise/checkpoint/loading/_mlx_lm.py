@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from castwise._numbers import WORD_BITS
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._modules import Module, code_of
 from castwise.checkpoint.loading._view import QUANTIZATION_FILE, View, wrong_axis
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading.modules import LoadingProblem, Module, code_of
 from castwise.quantization.producers.stated import STATED_KEY
 
 # Roles whose classes have `to_quantized`.
@@ -40,8 +40,6 @@ _OWN_KEY = "quantization"
 
 # The bits and groups of modes whose scales are bytes (`infer_quant_config`).
 _BY_SIZE = {(4, 16), (4, 32), (8, 32)}
-
-_WORD = 32
 
 
 def mlx_problems(view: View) -> Iterator[LoadingProblem]:
@@ -143,7 +141,7 @@ def _unlike(
     bits, group = settings.get("bits"), settings.get("group_size")
     if not isinstance(bits, int) or not isinstance(group, int):
         return "the configuration states no bits and group for it"
-    if payload.shape[-1] * _WORD != scales.shape[-1] * group * bits:
+    if payload.shape[-1] * WORD_BITS != scales.shape[-1] * group * bits:
         return f"it is not of {bits} bits in groups of {group}, as the configuration states"
     if not is_affine and (bits, group) not in _BY_SIZE:
         return f"no mode of MLX has scales of bytes for {bits} bits in groups of {group}"

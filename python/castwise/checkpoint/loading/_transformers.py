@@ -11,9 +11,15 @@ from typing import Any
 
 from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
-from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View
-from castwise.checkpoint.loading.problem import LoadingProblem, is_decoded_alone
+from castwise.checkpoint.loading.modules import (
+    MATRIX,
+    WEIGHT,
+    LoadingProblem,
+    Module,
+    code_of,
+    is_decoded_alone,
+)
 from castwise.models.architecture import Parameter, expand_name
 from castwise.quantization.producers.stated import SECTIONS
 
@@ -215,9 +221,7 @@ def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
         )
 
 
-def _expert_arguments(
-    groups: Sequence[tuple[list[str], Arguments | None]],
-) -> Arguments | None:
+def _expert_arguments(groups: Sequence[tuple[list[str], Arguments | None]]) -> Arguments | None:
     """Return how experts are stored: `ignore` does not count (`get_experts_scheme`)."""
     for targets, arguments in groups:
         if any(target.startswith("re:") and "experts" in target for target in targets):

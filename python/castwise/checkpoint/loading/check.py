@@ -10,11 +10,9 @@ from castwise.checkpoint.loading import _engines, _transformers
 from castwise.checkpoint.loading._engines import engine_problems
 from castwise.checkpoint.loading._layers import layer_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
-from castwise.checkpoint.loading._modules import modules_of
-from castwise.checkpoint.loading._statement_types import statement_problem
 from castwise.checkpoint.loading._transformers import transformers_problems
-from castwise.checkpoint.loading._view import Read, View, section_of
-from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.loading._view import Read, View, section_of, statement_problem
+from castwise.checkpoint.loading.modules import LoadingProblem, modules_of
 from castwise.quantization.producers.stated import SECTIONS
 
 if TYPE_CHECKING:

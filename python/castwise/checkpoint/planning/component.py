@@ -1,4 +1,4 @@
-"""One component of a checkpoint: as it is read, and what it becomes."""
+"""One component of a checkpoint: as it is read, what it becomes, and the reader of that."""
 
 import json
 import logging
@@ -14,12 +14,14 @@ from castwise.checkpoint._config import Config, QuantizedConfig
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.interface import ChunkedReader, Reader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
 from castwise.checkpoint.containers.statement import ComponentStatement
-from castwise.checkpoint.planning._derived_containers import derived_reader
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.derived_reader import (
     Derivation,
+    DerivedReader,
     DerivedTensor,
     ShardPlan,
     with_tensors,
@@ -36,6 +38,52 @@ from castwise.quantization.producers.stored_weight import Undecodable
 from castwise.quantization.weights.decoding import Decoding, Decodings
 from castwise.text.brief import counted
 from castwise.text.wording import setting, word_key_error
+
+
+class DerivedShard(DerivedReader, SafetensorsReader):
+    """A shard that is a safetensors file: tensors that are not derived stay as they stand in it."""
+
+    def layout(self, name: str) -> StoredLayout:
+        """Return code, shape and tag of a tensor that is not derived."""
+        assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
+        return self._reader.layout(self.stored_name(name))
+
+
+class DerivedModel(DerivedReader, WholeModelReader):
+    """A file of a whole model, whose weights are quantized: what else it states stays."""
+
+    def __init__(self, reader: Reader, plan: ShardPlan) -> None:
+        super().__init__(reader, plan)
+        assert isinstance(reader, WholeModelReader)  # noqa: S101
+        self.alignment = reader.alignment
+
+    def pairs(self, left_out: Collection[str]) -> list[bytes]:
+        """Return the keys and values of the header as they are in it, but for some keys."""
+        assert isinstance(self._reader, WholeModelReader)  # noqa: S101
+        return self._reader.pairs(left_out)
+
+    def values(self) -> dict[str, Any]:
+        """Return what the header states."""
+        assert isinstance(self._reader, WholeModelReader)  # noqa: S101
+        return self._reader.values()
+
+    def architecture(self) -> Architecture | None:
+        """Return the roles of the tensors."""
+        assert isinstance(self._reader, WholeModelReader)  # noqa: S101
+        return self._reader.architecture()
+
+
+def derived_reader(reader: Reader, plan: ShardPlan) -> DerivedReader:
+    """Make the reader that stands for a shard."""
+    if isinstance(reader, WholeModelReader) and plan.derivation == "encode":
+        return DerivedModel(reader, plan)
+    if isinstance(reader, ChunkedReader):
+        from castwise.checkpoint.planning import _derived_hdf5  # noqa: PLC0415  (5 milliseconds)
+
+        return _derived_hdf5.derived_reader(reader, plan)
+    reader_type = DerivedShard if isinstance(reader, SafetensorsReader) else DerivedReader
+    return reader_type(reader, plan)
+
 
 _LOGGER = logging.getLogger(__name__)
 

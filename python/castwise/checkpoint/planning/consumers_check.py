@@ -14,7 +14,7 @@ from castwise.checkpoint.loading.check import (
     check_loading,
     problem_lines,
 )
-from castwise.checkpoint.loading.problem import LoadingProblem, UnloadableError
+from castwise.checkpoint.loading.modules import LoadingProblem, UnloadableError
 from castwise.models.architecture import Architecture, normalize_name
 from castwise.models.model import Model
 from castwise.quantization import consumers

@@ -301,16 +301,16 @@ class DerivedReader:
         jobs: dict[WeightJob, dict[str, int]] = {}
         for name, place in places:
             jobs.setdefault(self._new_tensors[name].job, {})[name] = place
-        stacks: dict[int, list[dict[str, int]]] = {}
+        stacks: dict[WeightStack, list[dict[str, int]]] = {}
         for job, places_of_job in jobs.items():
             stack = job.stack
             if stack is None or len(places_of_job) < len(job.names):
                 yield [places_of_job]
                 continue
-            group = stacks.setdefault(id(stack), [])
+            group = stacks.setdefault(stack, [])
             group.append(places_of_job)
             if (len(group) + 1) * stack.elements > STACK_ELEMENTS:
-                yield stacks.pop(id(stack))
+                yield stacks.pop(stack)
         yield from stacks.values()
 
     def _write_stack(

@@ -35,6 +35,7 @@ _NPZ = ".npz"
 OLD_SUFFIXES = (".dat", ".imatrix")
 _NUMBERS = ("float", "int", "uint")
 _MATRIX = 2
+# The number of an expert, in whose place stacks have an axis.
 _EXPERT = re.compile(r"(?<=experts\.)([0-9]+)\.")
 # Its queries have other inputs than its keys and values, and some engines join all three.
 _CROSS_ATTENTION = re.compile(

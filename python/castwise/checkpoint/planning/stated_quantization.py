@@ -45,9 +45,7 @@ def stale_statement(source: Checkpoint, quantization: Quantization | None) -> st
 
 
 def refuse_changes(
-    source: Checkpoint,
-    plans: Mapping[str, Sequence[Planned]],
-    refusal: Callable[[], str | None],
+    source: Checkpoint, plans: Mapping[str, Sequence[Planned]], refusal: Callable[[], str | None]
 ) -> None:
     """Refuse a plan that casts a part of a quantized weight as if it were an array of numbers.
 

@@ -44,7 +44,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
     def __init__(self, shards: Mapping[str, Reader]) -> None:
         self._readers: dict[str, Reader] = {}
-        self._users: dict[int, int] = {}
+        self._users: dict[Reader, int] = {}
         self._recent = _Recent()
         self._lock = Lock()
         self._are_safetensors = all(
@@ -71,7 +71,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
 
     def readers(self, names: Iterable[str]) -> list[Reader]:
         """Return the shards of some tensors."""
-        return list({id(self._readers[name]): self._readers[name] for name in names}.values())
+        return list(dict.fromkeys(self._readers[name] for name in names))
 
     @contextmanager
     def open_files(self, readers: Sequence[Reader]) -> Iterator[None]:
@@ -82,16 +82,16 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 for reader in readers:
                     if not (reader.reopens or isinstance(reader, WholeModelReader)):
                         continue  # it is open as long as the run lasts
-                    if not self._users.get(id(reader)):
+                    if not self._users.get(reader):
                         reader.__enter__()
-                    self._users[id(reader)] = self._users.get(id(reader), 0) + 1
+                    self._users[reader] = self._users.get(reader, 0) + 1
                     newly_open.append(reader)
             yield
         finally:
             with self._lock:
                 for reader in newly_open:
-                    self._users[id(reader)] -= 1
-                    if not self._users[id(reader)]:
+                    self._users[reader] -= 1
+                    if not self._users[reader]:
                         reader.__exit__(None, None, None)
                         self._recent = _Recent()
 
@@ -102,7 +102,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
         """
         reader = self._readers[name]
         ranges = ranges or [(0, count) for count in reader.tensors[name].shape]
-        if self._users.get(id(reader)):
+        if self._users.get(reader):
             return self.box(name, ranges)
         with self.open_files(self.readers([name])):
             return self.box(name, ranges)
@@ -186,6 +186,7 @@ class _Recent:
         self._arrays[key] = array = read() if recent is None else recent
         if recent is not None:
             return array
+        # The largest array and half of it, so that small ones beside the largest stay.
         limit = max(_RECENT_BYTES, 3 * max(other.nbytes for other in self._arrays.values()) // 2)
         while sum(other.nbytes for other in self._arrays.values()) > limit:
             del self._arrays[next(iter(self._arrays))]
@@ -218,6 +219,7 @@ def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     axis = max(axis for axis, bounds in enumerate(ranges) if bounds != (0, info.shape[axis]))
     begin, end = ranges[axis]
     step, length = end - begin, info.shape[axis]
+    # Half of what is kept, so that two tensors that are read by turns both stay.
     boxes = _RECENT_BYTES // 2 * length // nbytes // step
     if boxes < _FEW:
         return None
@@ -262,6 +264,7 @@ def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, 
         yield 0, inner
         return
     start, last = ranges[axis - 1]
+    # In elements: how far apart neighbors along each axis are.
     strides = [math.prod(shape[dimension + 1 :]) for dimension in range(axis)]
     for places in product(*(range(*bounds) for bounds in ranges[: axis - 1])):
         begin = sum(place * stride for place, stride in zip(places, strides, strict=False))

@@ -10,7 +10,7 @@ from castwise._core import finfo
 from castwise._numbers import is_real
 from castwise._options import Inputs
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.loading.problem import loads_by_default
+from castwise.checkpoint.loading.modules import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
 from castwise.quantization.producers.block_types import MIXES
 from castwise.quantization.producers.consumers import find_consumer
@@ -150,10 +150,7 @@ def consumer_named(name: object) -> Consumer:
 
 
 def recipe_for(
-    consumer: Consumer,
-    names: Sequence[str],
-    recipe: str | None,
-    inputs: str | float | None = None,
+    consumer: Consumer, names: Sequence[str], recipe: str | None, inputs: str | float | None = None
 ) -> str:
     """Return the producer whose checkpoints of some schemes a consumer loads.
 

@@ -26,13 +26,7 @@ from castwise.checkpoint.requests._planned import (
     plain_values,
     plan_shards,
 )
-from castwise.checkpoint.requests.options import (
-    Dequantize,
-    Quantize,
-    Request,
-    Run,
-    Transcode,
-)
+from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
 from castwise.checkpoint.running.other_files import Patterns
 from castwise.quantization.producers.registry import TYPED
 

@@ -30,9 +30,8 @@ from castwise.checkpoint.results.summary import (
     chosen_kinds,
     default_max_zeros,
 )
-from castwise.checkpoint.running.other_files import Patterns
-from castwise.checkpoint.running.output_options import OutputOptions
-from castwise.checkpoint.running.sizes import shard_bytes
+from castwise.checkpoint.running.other_files import OutputOptions, Patterns
+from castwise.checkpoint.running.sharding import shard_bytes
 from castwise.checkpoint.running.to_file import ToFile
 from castwise.checkpoint.running.to_folder import ToFolder
 

@@ -96,10 +96,7 @@ def _decode_refusal(source: Checkpoint) -> str | None:
 
 
 def chosen_dtypes(
-    dtype: object,
-    mapping: MapArgument | DtypeMap | None,
-    policy: object,
-    role: str,
+    dtype: object, mapping: MapArgument | DtypeMap | None, policy: object, role: str
 ) -> DtypeMap:
     """Return what a dtype, a map or a policy says of tensors; refuses what does not go together."""
     if (policy is None) == (dtype is None and mapping is None):

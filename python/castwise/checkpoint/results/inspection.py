@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise._core import finfo
+from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.results.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
@@ -16,10 +17,8 @@ from castwise.quantization.producers.found import DYNAMIC_INPUTS
 from castwise.quantization.producers.layouts import I8
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Part, Sheet, Table
-from castwise.rendering.words import group_name, shape_text, size_text
+from castwise.rendering.text import group_name, shape_text, size_text
 from castwise.text.brief import brief, counted, listed
-
-_BYTE_BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,9 @@ def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -
     bits, payload = weight.code_bits, infos[weight.payload]
     if payload.stored in BLOCK_TYPES:
         _, elements, size = BLOCK_TYPES[payload.stored]
-        return size * _BYTE_BITS / elements
+        return size * BYTE_BITS / elements
     if payload.format == I8 and weight.scheme is not None and "int" in weight.scheme:
-        bits = _BYTE_BITS  # of whatever range they are
+        bits = BYTE_BITS  # of whatever range they are
     if bits is None or not payload.nbytes:
         return None
     parts = weight.parts.keys() - set(weight.activations)

@@ -21,6 +21,7 @@ from castwise.text.wording import parenthesis
 CARD = "README.md"
 _HUB_PAGE = "https://huggingface.co"
 _TAG = "castwise"
+# Cards are pages of text; what is larger is no card, and is not read into memory.
 _MAX_CARD_BYTES = 10_000_000
 _QUANTIZED_BITS = 10  # of an element with its scales
 _LOGGER = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.text.brief import brief_fields, counted
-from castwise.text.plain import plain_dict
+from castwise.text.brief import brief_fields, counted, plain_dict
 from castwise.text.wording import join
 
 # The version of the JSON of reports; another if a key changes its meaning or goes.
@@ -143,6 +142,7 @@ _ROLE_NAMES = {
     "bias": "vectors of biases",
     "buffer": "buffers",
 }
+# Kept tensors below the one share are told together; above the other, percents need no decimals.
 _SMALL_SHARE, _LARGE_SHARE = 0.005, 0.1
 
 

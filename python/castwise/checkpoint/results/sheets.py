@@ -9,7 +9,7 @@ from castwise._core import CastReport
 from castwise.checkpoint.results.report import CastRow, DecodeReport
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 from castwise.rendering.sheet import Lines, Section, Sheet, Table
-from castwise.rendering.words import group_name, shape_text, size_text
+from castwise.rendering.text import group_name, shape_text, size_text
 from castwise.text.brief import counted
 
 # What a row of a table stands for.
@@ -30,6 +30,7 @@ _LOSSES = (
     "max rel error",
 )
 _WEIGHTED = "weighted dB"
+# Columns in which any number is a loss, and is marked as one.
 _LOST = frozenset(("overflowed", "underflowed", "NaN out"))
 _SPARE = ("shape", "max rel error", "from", "exact", "tensors")
 _PLAN = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")

@@ -28,8 +28,7 @@ from castwise.quantization.producers.schemes import bits_of_schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet
 from castwise.rendering.text import unused_lines
-from castwise.text.brief import brief, brief_fields, counted, listed, shorten
-from castwise.text.plain import plain_dict
+from castwise.text.brief import brief, brief_fields, counted, listed, plain_dict, shorten
 from castwise.text.wording import argument, parenthesis, setting
 
 # Of 3 bits all values of a normal distribution may become zero, of each further bit half.
@@ -177,10 +176,7 @@ class CastSummary(Rendered):
         return sum(row.zeroed for row in self.rows)
 
     def findings(
-        self,
-        kinds: FindingKind | Iterable[FindingKind] = LOSSES,
-        *,
-        max_zeros: float | None = None,
+        self, kinds: FindingKind | Iterable[FindingKind] = LOSSES, *, max_zeros: float | None = None
     ) -> list[Finding]:
         """List what was lost, tensor by tensor.
 

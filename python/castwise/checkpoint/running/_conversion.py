@@ -29,9 +29,9 @@ from castwise.checkpoint.running._batches import (
     element_cast,
     name_error,
 )
-from castwise.checkpoint.running._job_stream import JobStream
 from castwise.checkpoint.running._rearranging import (
     InCOrder,
+    JobStream,
     Rearranged,
     in_c_order,
     pieces_of,

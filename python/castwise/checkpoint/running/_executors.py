@@ -12,7 +12,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.results.report import CastRow, ProgressMeter, Report, add_report
 from castwise.checkpoint.running._batches import Batch, Outcome, convert_batch, cut_batches
 from castwise.checkpoint.running._conversion import Conversion
-from castwise.checkpoint.running._output_files import OutputFile, reopen
+from castwise.checkpoint.running.output_files import OutputFile, reopen
 
 # Bytes that a batch reads and writes.
 BATCH_BYTES = 256 << 20

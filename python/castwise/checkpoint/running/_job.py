@@ -20,7 +20,7 @@ from castwise.checkpoint.containers.statement import MAX_CONFIG_BYTES
 from castwise.checkpoint.files.source_files import open_file, read_file
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning.derived_reader import DerivedReader
-from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running.output_files import OutputFile
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.text.wording import argument
 
@@ -36,6 +36,7 @@ OTHER_FILES = "other files"
 _TEXT_FILES = ("dtype_map", "policy")
 _NUMBER_FILES = ("importance",)  # of any size
 _PIECE_BYTES = 1 << 20
+# Of a second: times of change are whole numbers of them, which a float64 would round.
 _NANOSECONDS = 1_000_000_000
 
 

@@ -32,12 +32,13 @@ from castwise.checkpoint.files.temporary_names import JOB, journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, DecodeReport, Report, WeightedReport
 from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
-from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running.output_files import OutputFile
 from castwise.text.wording import argument
 
 _NONCE = "nonce"  # of the job's page; tells ledgers apart that had the same name one by one
 # Each finished part leaves a page, and `finish` reads them all.
 _MAX_PARTS = 100_000
+# As `part-2-of-8.json`.
 _PAGE = re.compile(r"part-(\d{1,6})-of-(\d{1,6})\.json")
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 # A seed of stochastic rounding is a whole number of 64 bits.

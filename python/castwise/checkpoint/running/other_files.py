@@ -1,19 +1,22 @@
-"""The files of a folder beside its tensors: which a cast copies, and which it leaves out."""
+"""The files of a folder beside its tensors, copied or left out; how a destination is written."""
 
 import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, walk
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
+from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.weight_files import (
     NOT_OF_THE_MODEL,
     holds_weights,
@@ -53,6 +56,7 @@ _OTHER_WEIGHTS_BELOW = (
 )
 
 
+# Of files that are opened to see whether they hold weights: scripts save other values so, too.
 _TORCH_SUFFIXES = frozenset((".bin", ".pt", ".pth"))
 
 _BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"
@@ -262,8 +266,7 @@ class OtherFiles:
             _LOGGER.warning("%s is not in the index and was copied as it is", entry)
         elif _matches_any(entry.name, _OTHER_WEIGHTS) and not self._is_other_weights(path):
             _LOGGER.warning(
-                "%s was copied as it is: there is no file of its tensors that can be cast",
-                entry,
+                "%s was copied as it is: there is no file of its tensors that can be cast", entry
             )
         elif path[: path.rfind("/") + 1] in self._homes and _holds_tensors(entry):
             _LOGGER.warning(
@@ -364,3 +367,30 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copyfileobj(stream, copy, _COPY_BYTES)
     if not (is_remote(source) or is_remote(destination)):
         shutil.copystat(source, destination)
+
+
+ONLY_FOLDERS = argument("resumable") + " and " + argument("resume") + " are for folders of "
+"""How a refusal begins to keep shards of what is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """How the destination of a run is written, beside what becomes of tensors."""
+
+    # All that the caller gave for the conversion, as plain values by name.
+    arguments: Mapping[str, Any]
+    # What is there may be replaced.
+    overwrite: bool
+    # The bytes of a shard; None for those of the source.
+    limit: int | None
+    # Which other files of a folder are copied or left out.
+    patterns: Patterns
+    # Whether complete shards stay if it is interrupted, and whether it goes on with such.
+    resumable: bool
+    resume: bool
+    # Makes the config.json of a component, which follows the tensors; None to leave it as it is.
+    make_config: Callable[[ComponentStatement, str], Config] | None
+    # Files to add, with their texts, by their paths in the folder.
+    files_to_add: Mapping[str, str] = field(default_factory=dict)
+    # Whether config.json will state otherwise how weights are stored.
+    restates: bool = False

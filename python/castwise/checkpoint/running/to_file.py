@@ -14,17 +14,15 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.folder import entries
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.registry import WHOLE_MODELS, model_format
-from castwise.checkpoint.files.free_space import Room, check_room
-from castwise.checkpoint.files.paths import is_same, real_path
+from castwise.checkpoint.files.paths import Room, check_room, is_same, real_path
 from castwise.checkpoint.files.replacing import check_absent, check_place, put_file, replacing_file
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._job import Job, job_of
-from castwise.checkpoint.running._output_files import OutputFile, least_nbytes, meanwhile_nbytes
-from castwise.checkpoint.running._sharding import one_file
-from castwise.checkpoint.running.other_files import Patterns
-from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions
+from castwise.checkpoint.running.other_files import ONLY_FOLDERS, OutputOptions, Patterns
+from castwise.checkpoint.running.output_files import OutputFile, least_nbytes, meanwhile_nbytes
+from castwise.checkpoint.running.sharding import one_file
 from castwise.text.wording import argument, parenthesis
 
 _LOGGER = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
 from castwise.checkpoint.containers.weight_files import INDEX_SUFFIX, is_safetensors
-from castwise.checkpoint.files.free_space import Room, check_room
-from castwise.checkpoint.files.paths import is_same, real_path
+from castwise.checkpoint.files.paths import Room, check_room, is_same, real_path
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.replacing import (
     check_place,
@@ -30,21 +29,25 @@ from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._job import Job, job_of
-from castwise.checkpoint.running._output_files import (
-    OutputComponent,
-    OutputFile,
-    least_nbytes,
-    meanwhile_nbytes,
-)
-from castwise.checkpoint.running._sharding import divide, same_files
 from castwise.checkpoint.running.ledger import (
     ShardLedger,
     count_shards,
     remove_all_but,
     shards_by_size,
 )
-from castwise.checkpoint.running.other_files import OtherFiles, check_length
-from castwise.checkpoint.running.output_options import ONLY_FOLDERS, OutputOptions
+from castwise.checkpoint.running.other_files import (
+    ONLY_FOLDERS,
+    OtherFiles,
+    OutputOptions,
+    check_length,
+)
+from castwise.checkpoint.running.output_files import (
+    OutputComponent,
+    OutputFile,
+    least_nbytes,
+    meanwhile_nbytes,
+)
+from castwise.checkpoint.running.sharding import divide, same_files
 from castwise.checkpoint.running.to_file import check_container, refuse_patterns
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.wording import argument, parenthesis

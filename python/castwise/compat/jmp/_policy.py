@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtype
-from castwise._floating import is_floating
+from castwise._numbers import is_floating
 from castwise._trees import map_leaves
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 Tree = TypeVar("Tree")
 
@@ -134,6 +134,7 @@ def _is_node(tree: Any) -> bool:
     return type(tree) in _NODES or (isinstance(tree, tuple) and hasattr(tree, "_fields"))
 
 
+# By exact type, as in jax: instances of subclasses are leaves, but for named tuples.
 _NODES = (dict, list, tuple, OrderedDict, defaultdict)
 
 

@@ -14,7 +14,7 @@ from castwise._core import DynamicLossScale
 from castwise.dtype_policies._keras_objects import from_dictionary
 from castwise.loss_scale._arithmetic import number
 from castwise.loss_scale._optimizer import inner_config
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 # Arguments of older configs, each with the only value that is accepted.
 ONLY_DEFAULTS: dict[str, Any] = {

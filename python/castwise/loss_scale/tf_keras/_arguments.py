@@ -10,7 +10,7 @@ from castwise.environment.frameworks import require
 from castwise.loss_scale._arithmetic import number
 from castwise.loss_scale._optimizer import inner_config
 from castwise.loss_scale.tf_keras._loss_scales import FixedLossScale, deserialize
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 # The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it.
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"

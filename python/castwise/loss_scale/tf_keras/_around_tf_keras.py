@@ -15,11 +15,7 @@ from castwise._core import DynamicLossScale
 from castwise.environment.frameworks import require
 from castwise.loss_scale._array_steps import Arrays, next_scale
 from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
-from castwise.loss_scale.tf_keras._arguments import (
-    checked_machine,
-    checked_pairs,
-    config_arguments,
-)
+from castwise.loss_scale.tf_keras._arguments import checked_machine, checked_pairs, config_arguments
 
 
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:

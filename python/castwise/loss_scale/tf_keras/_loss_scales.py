@@ -12,7 +12,7 @@ from castwise._core import DynamicLossScale as Machine
 from castwise.dtype_policies._keras_objects import checked_arguments, from_dictionary
 from castwise.loss_scale._arithmetic import number, refuse_integers
 from castwise.loss_scale._unscaling import all_finite
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 # Where users find the classes, and pickles.
 _MODULE = "castwise.compat.tf_keras.mixed_precision.loss_scale"

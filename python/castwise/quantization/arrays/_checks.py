@@ -6,13 +6,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from castwise._core import finfo
+from castwise._numbers import BYTE_BITS, WORD_BITS
 from castwise.quantization.arrays.views import Array, StoredArray, Views, fields_of, views_of
-from castwise.quantization.producers.geometry import ceil_div, grid_of_scales, without_ones
-from castwise.quantization.producers.layouts import E4M3, E8M0, GLOBAL
-from castwise.quantization.producers.lazy import LazyArray
-
-_BYTE = 8
-_WORD_BITS = 32
+from castwise.quantization.producers.layouts import (
+    E4M3,
+    E8M0,
+    GLOBAL,
+    ceil_div,
+    grid_of_scales,
+    without_ones,
+)
+from castwise.quantization.producers.stored_weight import LazyArray
 
 
 def check(q: StoredArray) -> None:
@@ -85,7 +89,7 @@ def _extras_faults(q: StoredArray, views: Views) -> Iterator[str]:
         size = int(extras.get("nested block", 0))
         if size < 1 or not {"nested code map", "nested bias"} <= extras.keys():
             yield ("extras has a nested scale, which needs a nested code map, bias and block.")
-        shapes |= {"nested scale": (ceil_div(blocks, size),), "nested code map": (1 << _BYTE,)}
+        shapes |= {"nested scale": (ceil_div(blocks, size),), "nested code map": (1 << BYTE_BITS,)}
     if views.storage.flat and ("nested scale" in extras) != (q.scale.dtype.itemsize == 1):
         yield (
             f"{_label('scale', q.scale)} has dtype {q.scale.dtype}; nested scales are bytes, and "
@@ -118,7 +122,7 @@ def _dtypes_faults(q: StoredArray, views: Views) -> Iterator[str]:
         is_float8 and format_of_payload.kind == "float" and payload_dtype.itemsize == 1
     )
     if views.storage.container is not None and not views.storage.block_type:
-        is_whole = format_of_payload.bits == views.container.itemsize * _BYTE
+        is_whole = format_of_payload.bits == views.container.itemsize * BYTE_BITS
         fits = is_whole and format_of_payload.kind.endswith("int")
     if not fits:
         yield (
@@ -144,7 +148,7 @@ def _kind_faults(name: str, part: Array | None, kind: str) -> Iterator[str]:
     if part is None:
         return
     row = finfo(part.dtype)
-    if not row.kind.endswith(kind) or row.bits > _WORD_BITS:
+    if not row.kind.endswith(kind) or row.bits > WORD_BITS:
         yield f"{_label(name, part)} has dtype {part.dtype}; it must be of {_KINDS[kind]}."
 
 

@@ -12,6 +12,7 @@ import ml_dtypes
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise._core import read_array
+from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
@@ -28,7 +29,6 @@ from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import brief
 
-_BYTE = 8
 _PARTS = ("data", "scale", "global_scale", "zero_point")
 
 
@@ -155,7 +155,7 @@ class QuantizedArray(StoredArray, Rendered):
     def bits_per_weight(self) -> float:
         """The bits of all parts over the elements of the weight."""
         elements = math.prod(views_of(self).shape)
-        return self.nbytes * _BYTE / elements if elements else math.nan
+        return self.nbytes * BYTE_BITS / elements if elements else math.nan
 
     def parts(self, recipe: StoredRecipe | None = None) -> dict[str, Array]:
         """Return the arrays by the names that a producer gives them.

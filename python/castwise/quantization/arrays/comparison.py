@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
+from castwise._core import Comparison, UnfitError, compare_stored
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.decode import core_decoding, is_at_once
 from castwise.quantization.arrays.quantize import core_encoding, lie_alike, quantize_slab
@@ -18,7 +18,7 @@ class RowComparison(NamedTuple):
     """How the rows of a quantized matrix differ from plain ones."""
 
     # Of the plain rows and the decoded ones.
-    comparison: _core.Comparison
+    comparison: Comparison
     # Whether a recipe makes the codes and scales of the plain rows. False without a recipe.
     is_made: bool
     # The decoded elements where these differ most, by their flat index.
@@ -51,10 +51,10 @@ def compare_rows(
     data, scale, decoding = core_decoding(q, views, x.dtype, arithmetic)
     encoding: dict[str, Any] | bool = False
     if options is not None:
-        with suppress(_core.UnfitError):
+        with suppress(UnfitError):
             encoding = core_encoding(x, q, options, amax)
     both = decoding, encoding if isinstance(encoding, dict) else None
-    differences = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
+    differences = compare_stored(x, data, scale, x.dtype, both, measure=measure)
     comparison, is_made, values = differences
     return RowComparison(comparison, is_made or encoding is True, values)
 
@@ -73,7 +73,7 @@ def are_made(
     none = np.zeros(len(x), np.bool_)
     try:
         made = quantize_slab(x, **options, amax=amaxes, threads=1)
-    except _core.UnfitError:
+    except UnfitError:
         return none
     if made.extras or not lie_alike(views_of(made), views_of(q)):
         return none

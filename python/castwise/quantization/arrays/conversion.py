@@ -12,21 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from castwise import _core
-from castwise._core import finfo
+from castwise._core import cast, finfo, unpack_codes
+from castwise._core import pack_codes as pack_array
 from castwise.quantization.arrays.arrays import QuantizedArray
 from castwise.quantization.arrays.decode import added_to_zeros
 from castwise.quantization.arrays.named_parts import named_parts
-from castwise.quantization.arrays.views import (
-    Array,
-    Views,
-    geometry,
-    scale_dtype,
-    views_of,
-)
+from castwise.quantization.arrays.views import Array, Views, geometry, scale_dtype, views_of
 from castwise.quantization.producers.layouts import E4M3, E8M0, dtype_of
 
 DATA, SCALES, ZEROS = "data", "scale", "zero point"
+# Of float8_e8m0fnu in the microscaling specification of OCP: a byte less 127 is the exponent.
 _BIAS, _NAN = 127, 255
 # The exponents of the powers of two that are float8_e4m3fn.
 _LOWEST, _HIGHEST = -9, 8
@@ -95,7 +90,7 @@ def codes_of(q: QuantizedArray) -> Array:
         codes = data.view(np.uint8)
     else:
         codes = np.empty(views.core_shape, np.uint8)
-        _core.unpack_codes(data, codes, bits=views.scheme.bits, layout=views.packing)
+        unpack_codes(data, codes, bits=views.scheme.bits, layout=views.packing)
     return codes.swapaxes(-1, -2) if views.is_transposed else codes
 
 
@@ -120,7 +115,7 @@ def pack_codes(codes: Array, target: Views, dtype: np.dtype[Any]) -> Array:
     if target.scheme.bits == finfo(target.container).bits:
         codes_view.view(np.uint8)[...] = codes
         return out.view(dtype) if finfo(dtype).kind == "float" else out
-    _core.pack_codes(codes, codes_view, bits=target.scheme.bits, layout=target.packing)
+    pack_array(codes, codes_view, bits=target.scheme.bits, layout=target.packing)
     return out
 
 
@@ -247,7 +242,7 @@ def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
     """
     exponents = views_of(q).to_core(q.scale).view(np.uint8).astype(np.int16) - _BIAS - power
     scales = np.ldexp(np.float32(1), np.clip(exponents, _LOWEST, _HIGHEST).astype(np.int32))
-    core = np.repeat(_core.cast(scales, E4M3), views_of(q).block[1] // target.block[1], axis=-1)
+    core = np.repeat(cast(scales, E4M3), views_of(q).block[1] // target.block[1], axis=-1)
     return stored_scales(core, target)
 
 
@@ -277,7 +272,7 @@ def widen_blocks(q: QuantizedArray, target: Views, start: int) -> dict[str, Arra
     block_power = np.repeat(np.repeat(power, high, axis=0)[: len(values)], wide // size, axis=1)
     shifts = np.maximum(exponents - block_power[:, : powers.shape[-1]], _FINE)
     quotients = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
-    codes = _core.cast(quotients, E4M3)
+    codes = cast(quotients, E4M3)
     wrong = (codes.astype(np.float32) != quotients) | np.repeat(powers == _NAN, size, axis=1)
     if wrong.any():
         row, column = (int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))

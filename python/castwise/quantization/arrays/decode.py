@@ -9,20 +9,13 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise import _core
-from castwise._core import finfo, formats
+from castwise._core import BlockDecoder, arrays_finite, cast, decode_blocks, finfo, formats
+from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.row_slices import rows_of
-from castwise.quantization.arrays.views import (
-    Array,
-    StoredArray,
-    Views,
-    format_of_bytes,
-    views_of,
-)
+from castwise.quantization.arrays.views import Array, StoredArray, Views, format_of_bytes, views_of
 from castwise.quantization.producers.block_types import decode_type
-from castwise.quantization.producers.geometry import MATRIX
-from castwise.quantization.producers.layouts import E4M3, dtype_of
+from castwise.quantization.producers.layouts import E4M3, MATRIX, dtype_of
 from castwise.quantization.producers.schemes import Scheme
 
 _ARITHMETIC = get_args(Arithmetic)
@@ -39,8 +32,8 @@ _SCALING = frozenset(
     ("scale_format", "scale_divides", "global_scale", "global_use", "bias", "divisor")
 )
 
+# The largest float8_e4m3fn, and up to which maximum ModelOpt takes 1 in its place.
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
-_BYTE = 8
 _NAMES = (str, type, np.dtype)
 _PARTS = ("data", "scale", "global_scale", "zero_point")
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
@@ -104,7 +97,7 @@ def _decode_whole_blocks(q: StoredArray, out: Array, arithmetic: str, threads: i
     shape = views.core_shape
     rows = q.data.reshape(math.prod(shape[:-1]), -1)
     values = decode_type(rows, views.storage.block_type).reshape(shape)
-    views.of_weight(out)[...] = _core.cast(values, out.dtype, threads=threads)
+    views.of_weight(out)[...] = cast(values, out.dtype, threads=threads)
     return out
 
 
@@ -130,13 +123,13 @@ def core_decoding(
 
 def _decode_into(  # noqa: PLR0917
     q: StoredArray, views: Views, out: Array, data: Array, scale: Array, options: dict[str, Any]
-) -> _core.BlockDecoder | None:
+) -> BlockDecoder | None:
     """Let the core decode; return the decoder to use again, or None if `out` was copied to."""
     target = out
     if views.storage.flat and not (view := np.moveaxis(out, q.axis, -1)).flags.c_contiguous:
         target = np.moveaxis(np.empty(view.shape, out.dtype), -1, q.axis)
     weight = views.of_weight(target)
-    decoder = _core.decode_blocks(data, scale, weight, shape=q.shape, **options)
+    decoder = decode_blocks(data, scale, weight, shape=q.shape, **options)
     if target is out:
         return decoder
     out[...] = target
@@ -167,7 +160,7 @@ def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, 
     scale = _scales(q, views, np.dtype(np.float32), inner=False)
     if options["scale_format"] is not None:
         scale = scale.view(dtype_of(options["scale_format"]))
-    _, report = _core.cast(scale, np.float64, report=True)
+    _, report = cast(scale, np.float64, report=True)
     if report.zero_in or report.nan_in or report.inf_in or not report.count:
         return _UNKNOWN
     bounds = report.amin_nonzero, report.amax
@@ -196,7 +189,7 @@ def _code_range(options: Mapping[str, Any], codes: Array | None) -> tuple[float,
         return 1.0, 2.0 ** (element.bits + 1)
     is_finite = not (element.has_infinity or element.has_nan)
     if not is_finite and codes is not None and codes.dtype == dtype_of(element.name):
-        is_finite = _core.arrays_finite(lambda _: "codes", [codes], 1)
+        is_finite = arrays_finite(lambda _: "codes", [codes], 1)
     return element.smallest_subnormal, float(element.max) if is_finite else np.inf
 
 
@@ -222,10 +215,10 @@ def _in_steps(q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: in
     dtype = wide if float8_level is None else out.dtype
     product = decode_array(plain, dtype, arithmetic=arithmetic, threads=threads)
     if float8_level is not None:
-        product = _core.cast(_as_float8(product, float8_level), wide)
+        product = cast(_as_float8(product, float8_level), wide)
     if factor is not None:
-        np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor.reshape(-1), wide)
-    out[...] = _core.cast(product, out.dtype)
+        np.moveaxis(product, q.axis, -1)[...] *= cast(factor.reshape(-1), wide)
+    out[...] = cast(product, out.dtype)
     return out
 
 
@@ -234,9 +227,9 @@ def _as_float8(values: Array, level: Array) -> Array:
     amax = _LARGEST * level.astype(np.float32).reshape(())
     # Its quotient is a product with a reciprocal.
     scale = np.float32(1) / (np.float32(1) if amax <= _NO_AMAX else amax) * _LARGEST
-    quotients = np.clip(_core.cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
-    codes = _core.cast(_core.cast(quotients, E4M3), np.float32)
-    return _core.cast(codes * (np.float32(1) / scale), values.dtype)
+    quotients = np.clip(cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
+    codes = cast(cast(quotients, E4M3), np.float32)
+    return cast(codes * (np.float32(1) / scale), values.dtype)
 
 
 def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
@@ -287,28 +280,28 @@ def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) 
     scale: Array = q.scale
     if "nested scale" in q.extras:
         flat = np.empty((1, scale.size), np.float32)
-        _core.decode_blocks(
+        decode_blocks(
             scale.reshape(1, -1),
             q.extras["nested scale"].reshape(1, -1),
             flat,
             element="map",
-            bits=_BYTE,
+            bits=BYTE_BITS,
             block=(1, int(q.extras["nested block"])),
             code_map=q.extras["nested code map"].astype(np.float32).reshape(-1),
             bias=np.full((1, q.extras["nested scale"].size), q.extras["nested bias"], np.float32),
         )
         scale = flat
     scale = views.to_core(scale)
-    if inner and finfo(scale.dtype).bits > _BYTE:
-        scale = _core.cast(scale, dtype)
+    if inner and finfo(scale.dtype).bits > BYTE_BITS:
+        scale = cast(scale, dtype)
     elif inner and q.global_scale is not None:
         # The product of both scales is formed in the target's dtype.
-        block_scale = _core.cast(scale, np.float32)
-        global_scale = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
+        block_scale = cast(scale, np.float32)
+        global_scale = cast(cast(q.global_scale, dtype), np.float32)
         if global_scale.size > 1:  # of each matrix
             global_scale = global_scale.reshape(*scale.shape[:-MATRIX], 1, 1)
         with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
-            scale = _core.cast(block_scale * global_scale, dtype)
+            scale = cast(block_scale * global_scale, dtype)
     return scale
 
 
@@ -356,7 +349,7 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
         options["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
     elif storage.positive_zero and is_peer:
         options |= {"element": "map", "code_map": _positive_values(scheme.element)}
-    elif options["element"] == _INT8 and scheme.bits < _BYTE:
+    elif options["element"] == _INT8 and scheme.bits < BYTE_BITS:
         options |= {"element": "map", "code_map": _signed_values(scheme.bits)}
     return options
 
@@ -383,6 +376,7 @@ def _element(scheme: Scheme) -> str:
 @cache
 def _positive_values(element: str) -> Array:
     """Return the values of all codes of a format of 4 bits, with 0 for -0."""
+    # A format of 4 bits has 16 codes, one in a byte as numpy and ml_dtypes hold them.
     values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
     return np.where(values == 0, np.float32(0), values)
 
@@ -391,6 +385,7 @@ def _positive_values(element: str) -> Array:
 def _signed_values(bits: int) -> Array:
     """Return the values of all codes that are integers with a sign."""
     values = np.arange(1 << bits, dtype=np.float32)
+    # Two's complement: the upper half of the codes is negative.
     return np.where(values < values.size // 2, values, values - np.float32(values.size))
 
 
@@ -429,9 +424,9 @@ def losses_of(
     if not values.size:
         return NOTHING
     keeps, is_finite = certainties or scales_tell(q, values.dtype)
-    if keeps and (is_finite or _core.arrays_finite(lambda _: "values", [values], 1)):
+    if keeps and (is_finite or arrays_finite(lambda _: "values", [values], 1)):
         return NOTHING
-    wide = _core.cast(values, np.float32)
+    wide = cast(values, np.float32)
     products = wide if "bias" not in q.extras else _products(q, values.dtype, arithmetic)
     codes = decoded_codes(q)
     return DecodingLosses(
@@ -455,4 +450,4 @@ def _products(q: StoredArray, dtype: np.dtype[Any], arithmetic: Arithmetic) -> N
     """Decode without what is added to products."""
     extras = {name: part for name, part in q.extras.items() if name != "bias"}
     products = decode_array(q._with(extras=extras), dtype, arithmetic=arithmetic, threads=1)
-    return _core.cast(products, np.float32)
+    return cast(products, np.float32)

@@ -10,32 +10,33 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from castwise._core import finfo, read_array
+from castwise._numbers import WORD_BITS
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
 from castwise.quantization.producers.block_types import TYPES
-from castwise.quantization.producers.geometry import MATRIX, codes_of_block, codes_of_container
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     GLOBAL,
+    MATRIX,
     OTHER,
     SCALE,
     ZERO,
     Layout,
     Storage,
+    codes_of_block,
+    codes_of_container,
 )
-from castwise.quantization.producers.lazy import LazyArray
 from castwise.quantization.producers.names import Match, match_layout, name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import Scheme, may_hold, scheme_of_files, schemes
 from castwise.quantization.producers.stated import json_of
+from castwise.quantization.producers.stored_weight import LazyArray
 
-_BYTE = 8
 # The one NaN of E4M3 without a sign; larger codes would have the sign bit.
 _UE4M3_NAN = 0x7F
-_WORD_BITS = 32
 # Of a matrix, or of a stack of them with at most two axes.
 _MAX_AXES = 4
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
@@ -218,7 +219,7 @@ def _candidates(
         row = scheme_of_files(name)
         packings = (variant,) if variant in storage.packing else storage.packing
         # Words without filler bits are packed alike.
-        for packing in packings[: 1 if _WORD_BITS % row.bits == 0 else None]:
+        for packing in packings[: 1 if WORD_BITS % row.bits == 0 else None]:
             arguments = {
                 "scheme": name,
                 "recipe": recipe.name,
@@ -348,6 +349,7 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
     if storage.orientation in ("parts", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     packing = arguments.get("variant", storage.packing[0])
+    # A fraction: 32 codes of 3 bits take 3 words.
     codes = codes_of_container(scheme.bits, data.dtype.itemsize, packing)
     shape = (*shape[:-1], int(shape[-1] * codes))
     if storage.orientation in ("weight", "pairs"):

@@ -11,13 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization.arrays.views import (
-    Array,
-    StoredArray,
-    Views,
-    geometry,
-    views_of,
-)
+from castwise._numbers import BYTE_BITS
+from castwise.quantization.arrays.views import Array, StoredArray, Views, geometry, views_of
 from castwise.quantization.producers.layouts import (
     GLOBAL,
     OTHER,
@@ -110,7 +105,7 @@ def _dtype_of_codes(q: StoredArray, target: Views) -> np.dtype[Any]:
 def _dtype_of_scales(q: StoredArray, target: Views) -> np.dtype[Any]:
     """Return the dtype that a producer has for the bytes of scales."""
     formats = target.layout.parts[0].formats if q.scale.dtype.itemsize == 1 else ()
-    name = next((candidate for candidate in formats if finfo(candidate).bits == _BYTE), None)
+    name = next((candidate for candidate in formats if finfo(candidate).bits == BYTE_BITS), None)
     return q.scale.dtype if name is None else dtype_of(name)
 
 
@@ -141,14 +136,13 @@ def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
     if not (is_last and same_order and views.packing == target.packing and size == q.data.nbytes):
         yield f"{by} stores {q.scheme} in another order than {of}"
     codes, scale = finfo(_dtype_of_codes(q, target)), finfo(q.scale.dtype)
-    of_scales = layout.parts[0].formats if scale.bits > _BYTE and layout.parts else ()
+    of_scales = layout.parts[0].formats if scale.bits > BYTE_BITS and layout.parts else ()
     of_codes = layout.formats if target.storage.container is None else ()
     for noun, info, formats in (("codes", codes, of_codes), ("scales", scale, of_scales)):
         if formats and info.name not in formats:
             yield f"{by} stores no {noun} of {info.name}"
 
 
-_BYTE = 8
 # What of a storage changes no byte of codes and scales of blocks: names of dtypes, shapes, what the
 # global scale does, and how products are rounded.
 _ALIKE: dict[str, Any] = {

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from castwise import _core
-from castwise._core import read_array
+from castwise._core import pack_codes, read_array, unpack_codes
+from castwise._core import swizzle_scales as swizzle_array
+from castwise._core import unswizzle_scales as unswizzle_array
 from castwise._options import Packing
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
-from castwise.quantization.producers.geometry import TILE, container_count, padded_shape
+from castwise.quantization.producers.layouts import TILE, container_count, padded_shape
 from castwise.text.wording import check_switch
 
 _WORDS = ("padded", "awq")
@@ -63,7 +64,7 @@ def pack(
     count = container_count(array.shape[-1], bits, kind.itemsize, layout)
     out = np.zeros((*array.shape[:-1], count), kind)
     if out.size:
-        _core.pack_codes(np.atleast_2d(array), np.atleast_2d(out), bits=bits, layout=layout)
+        pack_codes(np.atleast_2d(array), np.atleast_2d(out), bits=bits, layout=layout)
     return out
 
 
@@ -122,7 +123,7 @@ def unpack(
     out = np.empty((*array.shape[:-1], count), np.int8 if signed else np.uint8)
     used_part = np.atleast_2d(array)[..., :used]
     if out.size:
-        _core.unpack_codes(used_part, np.atleast_2d(out), bits=bits, layout=layout)
+        unpack_codes(used_part, np.atleast_2d(out), bits=bits, layout=layout)
     return out
 
 
@@ -164,7 +165,7 @@ def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
     """
     array = _scales("scales", scales)
     out = np.zeros((*array.shape[:-2], *padded_shape(array.shape[-2:], TILE)), array.dtype)
-    _core.swizzle_scales(array.view(np.uint8), out.view(np.uint8))
+    swizzle_array(array.view(np.uint8), out.view(np.uint8))
     return out
 
 
@@ -205,7 +206,7 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
             f"swizzled has shape {array.shape}; {rows} by {columns} scales need {sizes}."
         )
     out = np.empty((*array.shape[:-2], rows, columns), array.dtype)
-    _core.unswizzle_scales(array.view(np.uint8), out.view(np.uint8))
+    unswizzle_array(array.view(np.uint8), out.view(np.uint8))
     return out
 
 

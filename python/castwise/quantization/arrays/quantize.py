@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from castwise import _core
-from castwise._core import UnfitError, cast, read_array
+from castwise._core import BlockEncoder, UnfitError, block_amax, cast, encode_blocks, read_array
+from castwise._core import global_scale as fit_global_scale
 from castwise._options import (
     BlockTypeName,
     Nonfinite,
@@ -53,13 +53,8 @@ from castwise.quantization.producers.block_types import (
     has_importance,
     type_of_scheme,
 )
-from castwise.quantization.producers.geometry import MATRIX
-from castwise.quantization.producers.layouts import ZERO, Storage
-from castwise.quantization.producers.registry import (
-    TYPED,
-    find_recipe,
-    written_layout,
-)
+from castwise.quantization.producers.layouts import MATRIX, ZERO, Storage
+from castwise.quantization.producers.registry import TYPED, find_recipe, written_layout
 from castwise.quantization.producers.schemes import (
     Scheme,
     check_scales,
@@ -246,7 +241,7 @@ def _of_block_type(
     layout = WHOLE_BLOCKS[name]
     views = geometry(row.name, TYPED, layout, shape=x.shape, axis=axis, block=row.block)
     matrix = views.of_weight(x).reshape(math.prod(views.core_shape[:-1]), columns)
-    if not math.isfinite(_core.block_amax(matrix)):
+    if not math.isfinite(block_amax(matrix)):
         index = tuple(map(int, np.argwhere(~np.isfinite(cast(x, np.float64)))[0]))
         raise ValueError(
             f"x has {x[index]} at index {list(index)}, for which no scale is right; mend it."
@@ -327,7 +322,7 @@ def quantize_each(
     data, scale, _ = _allocate_parts(plan)
     weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
     core_scale = np.zeros(plan.grid, plan.dtype)
-    _core.encode_blocks(weight, codes, core_scale, **options, threads=threads)
+    encode_blocks(weight, codes, core_scale, **options, threads=threads)
     if plan.block == (0, 0):
         return _result(plan, data, core_scale)
     if plan.block != plan.views.block:
@@ -408,7 +403,7 @@ class _Plan:
     options: dict[str, Any]  # of the core
     fields: dict[str, Any]  # of the result
     # One that makes all parts of arrays in C order, once such an array was encoded
-    encoders: list[_core.BlockEncoder]
+    encoders: list[BlockEncoder]
 
 
 def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
@@ -579,7 +574,7 @@ def _encode(
         parts = (x, data, stored_scale, second)
         stored_parts = [part for part in parts if part is not None] if is_steady else None
         with _caller_index(x.shape, plan):
-            encoder = _core.encode_blocks(weight, codes, scale, stored=stored_parts, **options)
+            encoder = encode_blocks(weight, codes, scale, stored=stored_parts, **options)
         if encoder is not None:
             plan.encoders[:] = [encoder]
     if not plan.at_once:
@@ -607,13 +602,13 @@ def _with_amax(
     if plan.scheme.global_scale and has_global_scale(plan.views.layout):
         largest = 256.0 if plan.options.get("scales") == "four_over_six" else 448.0
         level_of = partial(
-            _core.global_scale, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest
+            fit_global_scale, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest
         )
         if isinstance(amax, Sequence):
             second = np.array([level_of(value) for value in amax], np.float32)
             safe = max(amax)
         else:
-            largest_value = _core.block_amax(weight) if amax is None else amax
+            largest_value = block_amax(weight) if amax is None else amax
             # A NaN or an infinity is named by the core, with its index.
             safe = largest_value if math.isfinite(largest_value) else 1.0
             second = np.array(level_of(safe), np.float32)
@@ -736,7 +731,7 @@ def _whole_amax(x: Array, weight: Array) -> float | None:
     """Return the largest magnitude of a stack, for which the core would take one per matrix."""
     if math.prod(weight.shape[:-2]) == 1:
         return None
-    amax = _core.block_amax(x)
+    amax = block_amax(x)
     return amax if math.isfinite(amax) else None
 
 

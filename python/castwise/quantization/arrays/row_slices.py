@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
-from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, codes_of_container
+from castwise.quantization.producers.layouts import MATRIX, TILE, ceil_div, codes_of_container
 
 Rows = TypeVar("Rows", bound=StoredArray)
 
@@ -38,6 +38,7 @@ def step_of(views: Views) -> int:
 @lru_cache(1 << 10)
 def _step(views: Views, nested_block: int) -> int:
     row_parts = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
+    # As many rows of the weight as fill whole rows of each part, and end its blocks and tiles.
     return math.lcm(
         *(part.rows.numerator for part in row_parts), *(part.multiple for part in row_parts)
     )

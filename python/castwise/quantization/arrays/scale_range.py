@@ -23,11 +23,7 @@ _LEAST_AMAX = 1e-4
 
 
 def amax_bounds(
-    views: Views,
-    scale_dtype: np.dtype[Any],
-    weight_dtype: np.dtype[Any],
-    *,
-    is_affine: bool,
+    views: Views, scale_dtype: np.dtype[Any], weight_dtype: np.dtype[Any], *, is_affine: bool
 ) -> tuple[float, float] | None:
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
 
@@ -69,6 +65,7 @@ def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
     largest = block_amax(x if x.ndim > 1 else x[None]) if bounds is not None else math.nan
     if bounds is None or not math.isfinite(largest) or _is_within(bounds, largest):
         return 0.0
+    # A power of two, by which all roundings but those of scales stay as they are.
     factor = 2.0 ** -math.frexp(largest)[1]
     near_one = (x.astype(np.float64) * factor).astype(x.dtype)
     decibels, decibels_near_one = _decibels(x, q), _decibels(near_one, encode(near_one, factor))
@@ -142,6 +139,7 @@ def keeping_scheme(
             for own in row.recipes
             if name in {None, own} and _reaches_all(row, own)
         ]
+        # Not narrower than the scheme, then of the nearest width.
         best = min(
             pairs, key=lambda pair: (pair[0].bits < bits, abs(pair[0].bits - bits)), default=None
         )

@@ -13,25 +13,29 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise import _core
+from castwise._core import BlockDecoder, pack_codes, swizzle_scales, unpack_codes, unswizzle_scales
+from castwise._numbers import BYTE_BITS
 from castwise._options import StoredRecipe, StoredScheme, Variant
 from castwise.quantization.arrays._arguments import block_pair
-from castwise.quantization.producers.geometry import (
+from castwise.quantization.producers.layouts import (
+    E4M3,
+    E8M0,
     MATRIX,
     TILE,
+    Layout,
+    Storage,
     block_grid,
     ceil_div,
     codes_of_block,
     container_count,
+    dtype_of,
     padded_shape,
 )
-from castwise.quantization.producers.layouts import E4M3, E8M0, Layout, Storage, dtype_of
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import known_recipe
 from castwise.quantization.producers.schemes import Scheme, scheme_of_files
 
 Array = NDArray[Any]
-_BYTE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,7 @@ class Views:
         if self.storage.container is not None:
             return np.dtype(self.storage.container)
         element = self.scheme.element
-        return np.dtype(np.uint8) if self.scheme.bits < _BYTE else dtype_of(element)
+        return np.dtype(np.uint8) if self.scheme.bits < BYTE_BITS else dtype_of(element)
 
     @cached_property
     def high_bits(self) -> int:
@@ -177,7 +181,7 @@ class Views:
             return scales.reshape(self.grid)
         if self.storage.tile is not None and 0 not in self.block:
             out = np.empty(self.grid, scales.dtype)
-            _core.unswizzle_scales(scales.view(np.uint8), out.view(np.uint8))
+            unswizzle_scales(scales.view(np.uint8), out.view(np.uint8))
             return out
         scales = scales.reshape(self.scale_shape)
         if self.storage.orientation in ("parts", "pairs") and scales.ndim > 1:
@@ -189,7 +193,7 @@ class Views:
         if self.block == (0, 0):
             out[...] = scale.reshape(-1)[:1].reshape(out.shape)
         elif self.storage.tile is not None and 0 not in self.block:
-            _core.swizzle_scales(scale.view(np.uint8), out.view(np.uint8))
+            swizzle_scales(scale.view(np.uint8), out.view(np.uint8))
         elif self.storage.orientation in ("parts", "pairs"):
             out[...] = scale.swapaxes(-1, -2).reshape(out.shape)
         else:
@@ -223,7 +227,7 @@ class Views:
         if self.storage.zeros == "rows":
             zeros, shape = zeros.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
         out = np.empty(shape, np.uint8)
-        _core.unpack_codes(zeros, out, bits=self.scheme.bits, layout=self.packing, add=add)
+        unpack_codes(zeros, out, bits=self.scheme.bits, layout=self.packing, add=add)
         return self.to_core(out.swapaxes(-1, -2) if self.storage.zeros == "rows" else out)
 
     def zeros_to_stored(self, zeros: Array, out: Array, offset: int) -> None:
@@ -235,7 +239,7 @@ class Views:
         self.to_stored(zeros, plain)
         if self.storage.zeros == "rows":
             plain, out = plain.swapaxes(-1, -2), out.swapaxes(-1, -2)
-        _core.pack_codes(plain, out, bits=self.scheme.bits, layout=self.packing, offset=offset)
+        pack_codes(plain, out, bits=self.scheme.bits, layout=self.packing, offset=offset)
 
 
 def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
@@ -275,7 +279,7 @@ class StoredArray:
     variant: Variant | None = field(default=None, kw_only=True)
     layout: Layout | None = field(default=None, kw_only=True)  # a row of the table of layouts
     # What decodes the parts, by arithmetic, once they were decoded
-    _ready: dict[str, _core.BlockDecoder] = field(default_factory=dict, init=False)
+    _ready: dict[str, BlockDecoder] = field(default_factory=dict, init=False)
 
     @classmethod
     def _of_fields(cls, fields: dict[str, Any]) -> Self:

@@ -6,14 +6,7 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization.producers._module_entries import module_values, tensors_of
-from castwise.quantization.producers.layouts import (
-    OF_WORD,
-    ZERO,
-    Layout,
-    Part,
-    Storage,
-    scale_part,
-)
+from castwise.quantization.producers.layouts import OF_WORD, ZERO, Layout, Part, Storage, scale_part
 from castwise.quantization.producers.producer import (
     INTEGERS,
     Configuration,
@@ -21,12 +14,7 @@ from castwise.quantization.producers.producer import (
     Transcoding,
     same_schemes,
 )
-from castwise.quantization.producers.stated import (
-    METHOD_KEYS,
-    Describe,
-    Stated,
-    integer_scheme,
-)
+from castwise.quantization.producers.stated import METHOD_KEYS, Describe, Stated, integer_scheme
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 _GPTQ_LAYOUT = Layout(
@@ -165,11 +153,7 @@ AWQ = Producer(
             families=("int",),
             columns=(1, 8),
             storage=Storage(
-                np.int32,
-                ("awq",),
-                is_unsigned=True,
-                zeros="columns",
-                orientation="weight",
+                np.int32, ("awq",), is_unsigned=True, zeros="columns", orientation="weight"
             ),
         ),
     ),

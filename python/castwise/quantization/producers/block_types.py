@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
-from castwise._core import UnfitError, cast, decode_block_type, encode_block_type
+from castwise._core import UnfitError, block_types, cast, decode_block_type, encode_block_type
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 
 
@@ -61,7 +60,7 @@ WHOLE_BLOCKS: Mapping[str, Layout] = {
         elements,
         Storage(np.uint8, block_type=name, scale_place=place, fields=(("data", size),)),
     )
-    for name, elements, size, _, place in _core.block_types()
+    for name, elements, size, _, place in block_types()
 }
 
 # Types of blocks: the number that files have for one, and the elements and bytes of a block.
@@ -133,7 +132,7 @@ FALLBACKS: Mapping[str, str] = {
 }
 
 # The bits of a code of each type that castwise writes.
-WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits, _ in _core.block_types()}
+WRITTEN_TYPES: Mapping[str, int] = {name: bits for name, _, _, bits, _ in block_types()}
 
 
 @cache

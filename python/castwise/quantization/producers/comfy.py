@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers.geometry import MATRIX, TILE, ceil_div, padded_shape
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     FP8_SCALE,
     INT8,
+    MATRIX,
     MXFP8,
     NVFP4,
     OF_FP8,
@@ -19,10 +19,13 @@ from castwise.quantization.producers.layouts import (
     OF_U8,
     PRE,
     SCALE,
+    TILE,
     ZERO,
     Layout,
     Part,
     Storage,
+    ceil_div,
+    padded_shape,
     scale_part,
 )
 from castwise.quantization.producers.names import Described
@@ -249,11 +252,7 @@ COMFY = Producer(
             storage=Storage(inner=True, read_only=True),
         ),
         *(
-            replace(
-                layout,
-                parts=(*layout.parts, _MARKER),
-                parameters=("weight",),
-            )
+            replace(layout, parts=(*layout.parts, _MARKER), parameters=("weight",))
             for layout in _LAYOUTS
         ),
         Layout(

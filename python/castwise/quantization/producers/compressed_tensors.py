@@ -66,6 +66,7 @@ _CACHE_KEY = "kv_cache_scheme"
 # The flags of a regular expression for the whole of it.
 _FLAGS = re.compile(r"\(\?([aimsux]+)\)")
 
+# How the formats begin that leave zeros out: `sparse-24-bitmask`, `marlin-24`.
 _SPARSE = ("sparse-", "marlin-")
 
 # The fields of `QuantizationArgs`.
@@ -95,6 +96,7 @@ _WRITTEN = (
     *(Written(scheme, "pack-quantized", as_groups=True) for scheme in INTEGERS),
 )
 
+# Of inputs that engines quantize as they run, with a scale for each token.
 _TOKEN = {"strategy": "token", "group_size": None, "scale_dtype": None, "zp_dtype": None}
 # What the arguments of inputs have that those of weights have not, by scheme.
 #

@@ -208,12 +208,7 @@ _CONSUMERS = (
                 constant=("fp8_tensor",),
             ),
             Loading(
-                "deepseek",
-                _BLOCK,
-                _BLOCK,
-                _CONFIGS_OF_TENSORRT_LLM,
-                alike="layer",
-                dynamic=_BLOCK,
+                "deepseek", _BLOCK, _BLOCK, _CONFIGS_OF_TENSORRT_LLM, alike="layer", dynamic=_BLOCK
             ),
             Loading("gpt-oss", (), (), _CONFIGS_OF_TENSORRT_LLM, alike="model", stacks=("mxfp4",)),
         ),

@@ -47,6 +47,7 @@ _FP8_INVERSE = Layout(
     storage=PLAIN,
 )
 
+# In the text of config.json, all other characters of which stay as they are.
 _EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
 
 

@@ -19,12 +19,7 @@ from castwise.quantization.producers.layouts import (
     scale_part,
 )
 from castwise.quantization.producers.producer import Configuration, Producer
-from castwise.quantization.producers.stated import (
-    Describe,
-    Stated,
-    constant_reader,
-    pair_of_sizes,
-)
+from castwise.quantization.producers.stated import Describe, Stated, constant_reader, pair_of_sizes
 
 
 def quantizes_inputs(section: Mapping[str, Any]) -> bool:

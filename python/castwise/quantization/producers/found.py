@@ -10,9 +10,17 @@ from typing import Any
 from castwise.quantization.producers.layouts import ACTIVATION, SCALE, Layout
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
-from castwise.text.brief import brief, brief_fields, counted, listed
-from castwise.text.plain import LEFT_OUT, plain_dict, plain_fields
+from castwise.text.brief import (
+    LEFT_OUT,
+    brief,
+    brief_fields,
+    counted,
+    listed,
+    plain_dict,
+    plain_fields,
+)
 
+# The bits in a name of a scheme: 4 of `int4_group`, `nvfp4` and `mxint4`; `bnb_` has none.
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
 # Of bitsandbytes, whose schemes state none in their names.
 _MAP_BITS = 4

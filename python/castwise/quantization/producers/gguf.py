@@ -49,10 +49,7 @@ GGUF = Producer(
         stacks="also",
     ),
     writing=Writing(
-        rows=_WRITTEN,
-        write=lambda _: Statements(),
-        states_several=True,
-        embeddings="loaded",
+        rows=_WRITTEN, write=lambda _: Statements(), states_several=True, embeddings="loaded"
     ),
 )
 

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from castwise.quantization.producers.geometry import MATRIX
 from castwise.quantization.producers.keras_layers import describe_kernel
 from castwise.quantization.producers.layouts import (
     BYTES,
+    MATRIX,
     OF_I8,
     OF_REAL,
     OF_U8,
@@ -24,6 +24,7 @@ from castwise.quantization.producers.producer import Producer
 
 # The names of variables, which files of Keras number
 
+# `layers/dense/vars/0`: the layer, and the number of its variable.
 _VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 
 

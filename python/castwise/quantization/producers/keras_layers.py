@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from castwise._numbers import BYTE_BITS
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
-from castwise.quantization.producers.geometry import MATRIX, ceil_div
-from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
+from castwise.quantization.producers.layouts import I8, MATRIX, OTHER, SCALE, U8, ZERO, ceil_div
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stated import STATED_KEY, object_at
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
+# Of EinsumDense: inputs, kernel and outputs, as in `abc,cd->abd`.
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (
     "QuantizedDTypePolicy",
@@ -41,7 +42,6 @@ _LOSES = (
     "these either; save it with another version"
 )
 _LACKS = f"it lacks zero points, or the groups of inputs; {_LOSES}"
-_BYTE = 8
 # The mode of what is in an attention layer: the model states the layer alone, and its policy of
 # before.
 _BY_SHAPE = "by shape"
@@ -282,7 +282,7 @@ def _with_mode_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     extras, outputs = len(_indices_of(case)), case.shape(case.scale())[:1]
     if ZERO not in case.weight.parts.values() or extras not in (1, 2):
         raise Undecodable(_LACKS)
-    bits = _BYTE if outputs == case.shape(case.payload)[:1] else _BYTE // 2
+    bits = BYTE_BITS if outputs == case.shape(case.payload)[:1] else BYTE_BITS // 2
     return replace(layer, mode=_CALIBRATED[extras - 1], bits=bits)
 
 
@@ -319,11 +319,11 @@ def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ..
     if len(case.shape(scale)) != MATRIX:
         raise case.wrong(scale, "a shape of two axes")
     rows, (columns, groups) = case.matrix()[1], case.shape(scale)
-    bits = _BYTE if layer.bits != _BYTE // 2 else layer.bits
+    bits = BYTE_BITS if layer.bits != BYTE_BITS // 2 else layer.bits
     _check_split(case, plain, (rows, columns))
     size = layer.block or ceil_div(rows, max(groups, 1))
     shapes = {
-        case.payload: (ceil_div(columns * bits, _BYTE), rows),
+        case.payload: (ceil_div(columns * bits, BYTE_BITS), rows),
         scale: (columns, ceil_div(rows, size) if layer.block else groups),
         zero: case.shape(scale),
         **dict.fromkeys(extras, (rows,)),

@@ -1,13 +1,72 @@
-"""What a layout is: one way to store a quantized weight as several tensors."""
+"""What a layout is: one way to store a quantized weight as several tensors.
+
+Which rows and columns share a scale, and how many containers, blocks and tiles hold them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 
 from castwise._core import finfo, formats
+from castwise._numbers import BYTE_BITS, WORD_BITS
+
+# The axes of a matrix; those before them are a stack.
+MATRIX = 2
+
+# Rows and columns of scales that some producers store together.
+TILE = (128, 4)
+
+
+def ceil_div(count: int, size: int) -> int:
+    """Divide, and round up."""
+    return -(-count // size)
+
+
+def padded_shape(shape: Iterable[int], multiples: Iterable[int]) -> tuple[int, ...]:
+    """Round each length up to a multiple."""
+    return tuple(ceil_div(n, size) * size for n, size in zip(shape, multiples, strict=True))
+
+
+def block_grid(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
+    """Count the blocks along each axis of a stack of matrices; a block of 0 is a whole axis."""
+    *stack, rows, columns = shape
+    high, wide = block
+    return *stack, ceil_div(rows, high or rows or 1), ceil_div(columns, wide or columns or 1)
+
+
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape without axes of one element."""
+    return tuple(filter((1).__ne__, shape))
+
+
+def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of scales without the axes inside of blocks, which ModelOpt's have."""
+    is_split = len(payload) == MATRIX and len(scale) == 2 * MATRIX and scale[1::2] == (1, 1)
+    return scale[::2] if is_split else scale
+
+
+def codes_of_block(fields: Mapping[str, int], bits: int) -> int:
+    """Count the codes of a block of bytes, whose fields have so many; some lack their high bit."""
+    return fields["data"] * BYTE_BITS // (bits - int("high" in fields))
+
+
+def codes_of_container(bits: int, itemsize: int, packing: str) -> Fraction:
+    """Count the codes of so many bits that a container holds; the last may lie across two."""
+    width = BYTE_BITS * itemsize
+    return Fraction(width // bits) if packing == "padded" else Fraction(width, bits)
+
+
+def container_count(columns: int, bits: int, itemsize: int, packing: str) -> int:
+    """Count the containers of so many codes; padded ones are words."""
+    if packing == "padded":
+        return ceil_div(columns, WORD_BITS // bits)
+    return ceil_div(columns * bits, BYTE_BITS * itemsize)
+
 
 # Parameters of experts in one tensor, which have no "weight" of their own.
 EXPERTS = ("gate_up_proj", "down_proj")
@@ -53,7 +112,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return dtype
 
 
-@dataclass(frozen=True, slots=True)
+# Rows are themselves keys of dicts, for each weight: a hash of all fields takes too long for that.
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A tensor beside a payload, without which the payload cannot be decoded or used."""
 

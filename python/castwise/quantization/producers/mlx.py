@@ -39,6 +39,7 @@ _NAME = "mlx"
 
 _KEYS = frozenset(("bits", "group_size", "mode", "global_scale", "quantize_input"))
 
+# The modes of mlx.core.quantize: the scheme, and the group that is the only one a mode has.
 _MODES = {
     "mxfp4": ("mxfp4", 32),
     "mxfp8": ("mxfp8_e4m3", 32),

@@ -140,13 +140,7 @@ def _experts(
     parts = (
         replace(part, name=_EXPERTS[part.name]) for part in layout.parts if part.name in _EXPERTS
     )
-    return replace(
-        layout,
-        parts=tuple(parts),
-        parameters=EXPERTS,
-        columns=columns,
-        storage=storage,
-    )
+    return replace(layout, parts=tuple(parts), parameters=EXPERTS, columns=columns, storage=storage)
 
 
 def _values(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from castwise import _core
+from castwise._core import block_types
+from castwise._core import schemes as core_schemes
 from castwise._options import Scales
 from castwise.quantization.producers.layouts import GLOBAL, Layout, Storage
 from castwise.text.brief import brief_fields
@@ -87,7 +88,7 @@ def schemes() -> tuple[Scheme, ...]:
     """
     rows: Iterator[dict[str, Any]] = (
         {name: tuple(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
-        for row in _core.schemes()
+        for row in core_schemes()
     )
     return tuple(Scheme(**row) for row in rows)
 
@@ -119,13 +120,9 @@ def _block_types() -> dict[str, Scheme]:
     integers = find_scheme("int8_group")
     return {
         name.lower(): replace(
-            integers,
-            name=name.lower(),
-            bits=bits,
-            block=(1, elements),
-            **_NO_RECIPES,
+            integers, name=name.lower(), bits=bits, block=(1, elements), **_NO_RECIPES
         )
-        for name, elements, _, bits, _ in _core.block_types()
+        for name, elements, _, bits, _ in block_types()
     }
 
 

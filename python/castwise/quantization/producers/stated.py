@@ -29,6 +29,7 @@ SECTIONS = (STATED_KEY, "compression_config")
 # The keys under which a section names its method: that of transformers, and that of others.
 METHOD_KEYS = ("quant_method", "method")
 
+# A state is a few fields of JSON in a tensor of bytes; a damaged header may claim any size.
 _MAX_STATE_BYTES = 10_000
 
 

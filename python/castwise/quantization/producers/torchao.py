@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers.geometry import MATRIX, TILE, padded_shape, without_ones
+from castwise._numbers import BYTE_BITS
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES_LOW,
     FLOAT8,
     GLOBAL,
     I8,
+    MATRIX,
     OF_F32,
     OF_FP8,
     OF_I8,
@@ -19,10 +20,13 @@ from castwise.quantization.producers.layouts import (
     OF_WORD,
     PLAIN,
     SCALE,
+    TILE,
     U8,
     ZERO,
     Layout,
     Part,
+    padded_shape,
+    without_ones,
 )
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.schemes import schemes
@@ -43,7 +47,7 @@ from castwise.quantization.producers.stored_weight import (
     matrices,
 )
 
-_NAME, _BYTE = "torchao", 8
+_NAME = "torchao"
 
 _ELEMENTS = {
     "Float8Tensor": "fp8",
@@ -149,8 +153,8 @@ def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> WeightFor
             f"its metadata state block_size={size!r} and is_swizzled_scales={is_tiled!r}; blocks "
             f"of {scheme} are of {row.block[1]}, and the other is true or false"
         )
-    payload = row.element if row.bits == _BYTE else U8
-    loose = row.bits if row.bits not in (4, _BYTE) else None
+    payload = row.element if row.bits == BYTE_BITS else U8
+    loose = row.bits if row.bits not in (4, BYTE_BITS) else None
     for name, expected_format in ((case.payload, payload), (case.scale(), row.scale)):
         if case.tensors[name].format != expected_format:
             raise Undecodable(
@@ -158,7 +162,7 @@ def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> WeightFor
                 f"has {expected_format}"
             )
     *stack, rows, width = matrices(case)
-    columns = width if loose else case.whole(row.bits, width, _BYTE)
+    columns = width if loose else case.whole(row.bits, width, BYTE_BITS)
     grid = *stack, rows, columns // size
     if is_tiled:  # 128x4 of scales as 32x16
         high, wide = padded_shape((rows, grid[-1]), TILE)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise import _core
+from castwise._core import pack_codes, unswizzle_scales
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays.conversion import of_shape, zeros_of
@@ -22,21 +22,25 @@ from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Views, views_of
 from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers.found import QuantizedWeight
-from castwise.quantization.producers.geometry import (
+from castwise.quantization.producers.layouts import (
+    ACTIVATION,
+    GLOBAL,
     MATRIX,
+    SCALE,
     TILE,
+    ZERO,
     ceil_div,
     codes_of_block,
     grid_of_scales,
     padded_shape,
 )
-from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, SCALE, ZERO
-from castwise.quantization.producers.lazy import LazyArray, Range
 from castwise.quantization.producers.names import Described, tail
 from castwise.quantization.producers.producer import Rule
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
 from castwise.quantization.producers.stored_weight import (
+    LazyArray,
+    Range,
     Read,
     StoredWeight,
     Undecodable,
@@ -93,12 +97,13 @@ def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         *places, (begin, end), (left_column, right_column) = ranges
+        # Whole rows of tiles are read; the rows before and after those asked for are cut off below.
         start, stop = begin // high, ceil_div(end, high)
         where = (*places, (start * stored_rows, stop * stored_rows))
         raw = np.ascontiguousarray(scales[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
         stack = raw.shape[:-MATRIX]
         out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
-        _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
+        unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
         box_scales = out[..., begin - start * high : end - start * high, left_column:right_column]
         return np.ascontiguousarray(box_scales).view(scales.dtype)
 
@@ -117,7 +122,7 @@ def _pack(payload: LazyArray, bits: int, recipe: str) -> LazyArray:
                 f"{payload.name!r} has codes of more than {bits} bits; save it with {recipe} again"
             )
         out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
-        _core.pack_codes(codes, out, bits=bits, layout="dense")
+        pack_codes(codes, out, bits=bits, layout="dense")
         return out[..., low:high]
 
     return LazyArray(payload.name, shape, payload.dtype, shape, box)
@@ -130,6 +135,7 @@ def _as_bytes(payload: LazyArray) -> LazyArray:
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         begin, end = ranges[0]
+        # The items that hold the bytes: of the first and the last perhaps a part only.
         items = payload.reshape((payload.size, 1))[begin // size : -(-end // size)]
         raw = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
         offset = begin - begin // size * size

@@ -16,18 +16,20 @@ from castwise.quantization.producers.configs import (
 )
 from castwise.quantization.producers.foreign import scale_of_attention, with_foreign
 from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
-from castwise.quantization.producers.geometry import MATRIX, block_grid, grid_of_scales
 from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
     BYTES,
     FLOAT8,
     FP8_SCALE,
+    MATRIX,
     OF_WORD,
     OTHER,
     SCALE,
     WIDE,
     Layout,
+    block_grid,
+    grid_of_scales,
 )
 from castwise.quantization.producers.names import (
     Described,
@@ -79,7 +81,7 @@ class _Search:
         self._parameters: dict[str, str] = {}
         """The parameter that each payload is, by the name of the payload."""
         # The producers of rows of the table: of the best ones, and of all.
-        self._producers: dict[tuple[int | None, ...], tuple[tuple[str, ...], set[str]]] = {}
+        self._producers: dict[tuple[Layout | None, ...], tuple[tuple[str, ...], set[str]]] = {}
         self._verdicts: dict[tuple[object, ...], _Verdict] = {}
         self._neighbors: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
@@ -193,9 +195,8 @@ class _Search:
         best_match = best_matches[0]
         self._parameters[info.name] = best_match.weight
         layouts = tuple([match.layout for match in best_matches])
-        # Rows of the table, which last as long as the process: all of them, and the best. By `id`,
-        # as the hash of a row goes through all its fields, for each weight.
-        rows = (*[id(match.layout) for match in candidates], None, *map(id, layouts))
+        # Rows of the table: all of them, and the best.
+        rows = (*[match.layout for match in candidates], None, *layouts)
         if (names := self._producers.get(rows)) is None:
             names = self._producers[rows] = (
                 tuple(dict.fromkeys(name for row in best_matches for name in owners[row.layout])),
@@ -207,7 +208,7 @@ class _Search:
         kind = (
             *(rows, statement, info.format, info.shape),
             *[
-                (id(part), tensor.shape)
+                (part, tensor.shape)
                 for match in best_matches
                 for part, tensor in match.parts.values()
             ],
@@ -262,9 +263,9 @@ class _Search:
     def _missing(self, match: Match[Described], statement: Stated) -> str | None:
         """Name what is beside the payload in another format, or stated to be there, and is not."""
         wrong = None
-        matched_parts = {id(part) for part, _ in match.parts.values()}  # rows of the table
+        matched_parts = {part for part, _ in match.parts.values()}
         for part in match.layout.parts:
-            if id(part) in matched_parts or not part.formats:  # any format fits what is there
+            if part in matched_parts or not part.formats:  # any format fits what is there
                 continue
             tensor = self._tensors.get(name_part(part.name, match.weight))
             if tensor is None or tensor is match.payload:

@@ -6,6 +6,7 @@ from castwise.checkpoint._errors import CheckpointError, damage
 from castwise.checkpoint._tensors import TensorInfo, format_info
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 
+# The numbers of `enum ggml_type` in ggml.h, which files store.
 PLAIN = {
     0: "float32",
     1: "float16",

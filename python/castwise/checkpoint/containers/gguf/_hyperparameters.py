@@ -175,6 +175,8 @@ def _factors(theta: float, size: int, values: Sequence[float]) -> NDArray[np.flo
     factor, low, high, context = values
     if not low < high:
         raise CheckpointError(f"low_freq_factor is {low}, and high_freq_factor {high}, not more")
+    # Llama 3's rule: frequencies of long wavelengths are divided by the factor, those of short ones
+    # stay, and those between are blended by how many wavelengths the original context holds.
     lengths = 2 * math.pi * float(theta) ** (np.arange(0, size, 2) / size)
     smooth = np.clip((context / lengths - low) / (high - low), 0, 1)
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)

@@ -30,6 +30,7 @@ from castwise.checkpoint.containers.gguf.reader import count_named
 from castwise.checkpoint.containers.gguf.writer import ALIGNMENT, file_bytes
 from castwise.checkpoint.containers.whole_models import ModelFormat, ModelOutline
 
+# llama.cpp numbers layers so: `blk.0.attn_q.weight`.
 _LAYER = re.compile(r"blk\.([0-9]+)\.")
 _REQUIRED = (EMBEDDING, "output_norm.weight")
 _AGAIN = "transcode the model anew (castwise transcode --to gguf)"

@@ -17,7 +17,9 @@ from castwise.checkpoint.containers.whole_models import InputNames
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _TYPE, _OWN_TYPE = "general.type", "imatrix"
 _WEIGHT = ".weight"
+# As llama.cpp names tensors: `blk.0.attn_q.weight`, or `enc.blk.0.attn_q.weight` of T5.
 _STORED = re.compile(r"(?:\w+\.)?blk\.[0-9]+\..+|(?:output|token_embd)\.weight")
+# A number that is a whole component, as that of a layer in `layers.3.mlp`.
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?=\.)")
 
 # What the converter of llama.cpp replaces in names, one after the other, and what it puts before

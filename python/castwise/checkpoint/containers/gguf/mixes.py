@@ -19,10 +19,13 @@ _Layers = Callable[[int, int], bool]
 # The types of layers in place of the usual one: the first rule that a layer is of.
 _Types = Sequence[tuple[_Layers, str]]
 
+# The architecture with rules of its own, Mixtral's number of experts, and the query heads for each
+# value head from which q2_k_s gives value projections more bits, as llama.cpp tells them.
 _FALCON, _OLD_EXPERTS, _SHARING_HEADS = "falcon", 8, 4
 # Models of so many layers, which llama.cpp counts as 70B, where heads share values: these are small
 # there, and get more bits. Llama's are 65B where no heads share values.
 _WIDE_LAYERS, _WIDE = 80, {"qwen2", "qwen2vl", "deci"}
+# As in `blk.12.ffn_down.weight`.
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -66,9 +69,7 @@ _RULES: Mapping[str, _Rules] = {
         "q5_k",
     ),
     "q3_k_l": _Rules(
-        ((_every, "q5_k"),),
-        ((_every, "q5_k"),),
-        {"attn_output": "q5_k", "attn_qkv": "q4_k"},
+        ((_every, "q5_k"),), ((_every, "q5_k"),), {"attn_output": "q5_k", "attn_qkv": "q4_k"}
     ),
     "q4_k_s": _Rules(((_first(4), "q5_k"),), ((_first_part(8), "q5_k"),), {}, "q5_k"),
     "q4_k_m": _Rules(

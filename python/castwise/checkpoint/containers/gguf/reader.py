@@ -32,6 +32,7 @@ _GATHERED = 1 << 18
 # What each file of a model that was split states.
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
+# As llama-gguf-split names parts: `model-00001-of-00003.gguf`.
 _PART = re.compile(
     r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<suffix>\.gguf)", re.DOTALL | re.IGNORECASE
 )

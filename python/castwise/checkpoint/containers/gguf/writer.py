@@ -33,6 +33,7 @@ _KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEG
 _WRITTEN = {"mxfp4": "MXFP4", **{name.lower(): name for name in WRITTEN_TYPES}}
 # What a file with quantized tensors states of them: of which type most are, and how all are stored.
 FILE_TYPE, _VERSION = "general.file_type", "general.quantization_version"
+# GGUF v3 and GGML_QNT_VERSION of ggml.h, and the number of the type of a value that is a uint32.
 _FILE_VERSION, _QUANTIZATION_VERSION, _UINT32 = 3, 2, 4
 
 

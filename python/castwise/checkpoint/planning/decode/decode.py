@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise.checkpoint._config import (
-    HALVES,
-    Exceptions,
-    UnquantizedConfig,
-    follows,
-)
+from castwise.checkpoint._config import HALVES, Exceptions, UnquantizedConfig, follows
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers import model_files
@@ -68,11 +63,7 @@ from castwise.quantization.producers.registry import (
 )
 from castwise.quantization.producers.stated import CONFIG
 from castwise.quantization.producers.stored_weight import Undecodable
-from castwise.quantization.weights.decoding import (
-    Decoding,
-    can_be_stacked,
-    stack_of,
-)
+from castwise.quantization.weights.decoding import Decoding, can_be_stacked, stack_of
 from castwise.quantization.weights.decoding import Slab as Cut
 from castwise.text.brief import counted
 from castwise.text.spelling import nearest
@@ -426,11 +417,7 @@ def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
 
 
 def _slabs(
-    plan: Decoding,
-    options: Decode,
-    name: str,
-    _names: Collection[str],
-    to: str | None,
+    plan: Decoding, options: Decode, name: str, _names: Collection[str], to: str | None
 ) -> Iterator[WeightSlab]:
     """List the slabs of a weight, which is decoded to the format of the request or another."""
     dtype, arithmetic = numpy_dtype(to or options.format), options.arithmetic

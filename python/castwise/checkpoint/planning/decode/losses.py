@@ -14,7 +14,7 @@ from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays.decode import losses_of, scales_tell
 from castwise.quantization.arrays.row_slices import rows_of
-from castwise.quantization.producers.lazy import Range
+from castwise.quantization.producers.stored_weight import Range
 from castwise.quantization.weights.decoding import Decoding
 
 # Elements whose codes are read in less time than their scales alone before.

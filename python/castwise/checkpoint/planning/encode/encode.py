@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from castwise._core import PolicyMap, finfo
+from castwise._numbers import BYTE_BITS
 from castwise.arrays.dtype_map import KEEP, DtypeMap, is_whole_name
 from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
@@ -62,7 +63,6 @@ from castwise.quantization.producers.stated import CONFIG
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, parenthesis, quote, setting
 
-_BYTE_BITS = 8
 # The roles of parameters that modules of a model's own code have, which no library replaces.
 _OWN_MODULES = ("router", "recurrent", "other")
 # The roles of tables, of which a row is taken: no layer of theirs is a linear one.
@@ -519,7 +519,7 @@ class _Chooser:
         if info.kind != "float" or info.format is None:
             yield f"it is stored as {info.stored}, and weights are floating; " + LEAVE
             return
-        if finfo(info.format).bits <= _BYTE_BITS:
+        if finfo(info.format).bits <= BYTE_BITS:
             yield f"it is {info.format}, which would be rounded twice; " + LEAVE + ", or cast it"
         if len(shape) not in (MATRIX, STACK) or not all(shape):
             yield f"it has the shape {shape}, and a weight is a matrix; " + LEAVE
@@ -667,6 +667,7 @@ def _encoded_tensors(
     weights: dict[str, EncodedWeight] = {}
     for name, encoding_of in choice.encodings.items():
         info = tensors_of_shards[name]
+        # By `id`, as the hash of an encoding goes through all its fields, for each weight.
         key = info.shape, info.format, id(encoding_of), info.stored
         kind = kinds.get(key)
         if kind is None:

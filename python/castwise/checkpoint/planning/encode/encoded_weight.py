@@ -275,10 +275,7 @@ class EncodedWeight:
         return quantize_slab(array, **self._arguments(array.shape, factor), importance=importance)
 
     def _encode(
-        self,
-        parts: Mapping[str, _EncodedPart],
-        ranges: Sequence[Range],
-        importance: Array | None,
+        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
     ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that if its payload is among the parts."""
         array = self._read(ranges)
@@ -327,10 +324,7 @@ class BlockWeight(EncodedWeight):
     """A weight that becomes blocks of bytes, in a tensor of its own name."""
 
     def _encode(
-        self,
-        parts: Mapping[str, _EncodedPart],
-        ranges: Sequence[Range],
-        importance: Array | None,
+        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
     ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that."""
         (first, _), _ = ranges[-2:]

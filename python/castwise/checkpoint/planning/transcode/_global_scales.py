@@ -16,6 +16,7 @@ from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays.conversion import PowerRange, common_power
 from castwise.quantization.weights.decoding import Decoding
 
+# What is decoded at a time, and what of copies is read at a time: a few MiB for any weight.
 SLAB_ELEMENTS = 1 << 20
 _SLAB_BYTES = 4 << 20
 # The dtypes of 16 bits that weights are decoded to, and their magnitudes are in.

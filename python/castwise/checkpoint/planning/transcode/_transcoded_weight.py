@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
+from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._tensors import format_of, numpy_dtype
 from castwise.checkpoint.planning.decode.losses import stored_losses
 from castwise.checkpoint.planning.derived_reader import (
@@ -57,8 +58,6 @@ from castwise.quantization.weights.decoding import (
     is_stacked_alike,
     stack_of,
 )
-
-_BYTE = 8
 
 Array = NDArray[Any]
 
@@ -368,7 +367,7 @@ class TranscodedWeight:
         """Return the format of codes, scales or zero points in the new form."""
         dtype = numpy_dtype(self.stored_tensors[home].format or "")
         if key != SCALES:
-            is_float = finfo(dtype).kind == "float" and form.scheme.bits == _BYTE
+            is_float = finfo(dtype).kind == "float" and form.scheme.bits == BYTE_BITS
             return _format_of(dtype if is_float and key == DATA else form.container)
         if self.weight.scale is None:  # in blocks of bytes
             dtype = numpy_dtype(find_recipe(TYPED).scales)

@@ -31,10 +31,7 @@ def check_whole(source: Checkpoint, target: ModelFormat, recipe: str, *, is_file
 
 
 def derive_encoded_model(
-    target: ModelFormat,
-    choice: WeightChoice,
-    numbers: Mapping[str, ChannelNumbers],
-    threads: int,
+    target: ModelFormat, choice: WeightChoice, numbers: Mapping[str, ChannelNumbers], threads: int
 ) -> Derived:
     """Derive a plain component that becomes a file whose chosen weights are quantized.
 

@@ -22,7 +22,7 @@ from castwise.compat.tf_keras.mixed_precision.loss_scale import serialize as ser
 from castwise.dtype_policies._keras_objects import checked_arguments
 from castwise.dtype_policies._tf_policy import Policy as PlainPolicy
 from castwise.dtype_policies._tf_policy import global_policy, set_global_policy
-from castwise.text.argument_names import rename_arguments
+from castwise.text.wording import rename_arguments
 
 __all__ = [
     "DynamicLossScale",

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from castwise._numbers import BYTE_BITS
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._tensors import Planned, format_info
 from castwise.checkpoint.containers import container_of, has_places, new_writer
@@ -25,8 +26,6 @@ from castwise.checkpoint.files.replacing import folder_of
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._conversion import Conversion, row_of
-
-_BYTE_BITS = 8
 
 # A file, and what becomes of those of its tensors that go into one target.
 Source = tuple[Reader, list[Planned]]
@@ -248,11 +247,11 @@ def meanwhile_nbytes(targets: Sequence[OutputFile], following: int = 0) -> int:
 def _least_nbytes(plan: Planned) -> int:
     if plan.target is None:
         return plan.info.nbytes
-    return prod(plan.info.shape) * _least_bits(plan.target) // _BYTE_BITS
+    return prod(plan.info.shape) * _least_bits(plan.target) // BYTE_BITS
 
 
 @lru_cache
 def _least_bits(name: str) -> int:
     """Return the bits of an element in the container that packs it most densely."""
     info = format_info(name)
-    return _BYTE_BITS if info.kind == "bool" else int(info.bits)
+    return BYTE_BITS if info.kind == "bool" else int(info.bits)

@@ -1,26 +1,75 @@
-"""The modules of a model that have weights in a file, each with the tensors that store it."""
+"""The modules of a model that have weights in a file, each with the tensors that store it.
+
+What keeps a consumer from loading a checkpoint is a problem of some of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from castwise._core import finfo
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Parameter, normalize_name
+from castwise.quantization.producers.layouts import BF16
 
 if TYPE_CHECKING:
     from castwise.models.model import Model
 
+
+@dataclass(frozen=True, slots=True)
+class LoadingProblem:
+    """One module that a consumer does not load as the file has it."""
+
+    # The module, or the parameter of a stack of experts; "" for the whole checkpoint.
+    module: str
+    # What the consumer would do with it.
+    problem: str
+    # What to do.
+    remedy: str
+    # The option of the consumer with which it loads; None if it loads with none.
+    option: str | None = None
+    # True if it lacks a weight that its other layers have, which no way of storing it causes.
+    is_lacking: bool = False
+
+    def __str__(self) -> str:
+        where = f"{self.module!r}: " if self.module else ""
+        return where + self.problem + "; " + self.remedy
+
+
+class UnloadableError(CheckpointError):
+    """A result that would not be loaded, with the modules that would not."""
+
+    def __init__(self, message: str, problems: Sequence[LoadingProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
+def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
+    """Return False if a consumer loads a scheme only with an option that it has not by default.
+
+    `dtype` is the format of most tensors that are not quantized; None if there are none.
+    """
+    is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
+    return not (is_narrow and is_decoded_alone(scheme, dtype))
+
+
+def is_decoded_alone(scheme: str, dtype: str | None) -> bool:
+    """Return True for what is decoded to bfloat16 where the model is computed in another dtype."""
+    return scheme.startswith(("nvfp4", "mxfp")) and dtype not in {None, BF16}
+
+
 WEIGHT = ".weight"
+# The axes of a weight that multiplies inputs; one axis is a bias, a norm or a scale.
 MATRIX = 2
 # Roles of which whole numbers are codes, and not a table of positions or a count.
 _OF_CODES = {"linear", "experts", "head", "embedding"}
 
 _STACK_ROW = "experts", "experts out in"
 _OF_ANY_CLASS = {"router", "recurrent", "other"}
+# float8 is a code beside scales; no producer stores wider floats as codes.
 _CODE_BITS = 8
 
 # What quantizers add to the name of a parameter, in whose place or beside which a tensor is.

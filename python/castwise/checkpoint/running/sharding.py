@@ -1,11 +1,13 @@
-"""Divide tensors into the files to be written, and name these."""
+"""Divide tensors into the files to be written, of sizes as users give them, and name these."""
 
 import io
 import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from fractions import Fraction
 
+from castwise._numbers import is_integer
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import Planned
@@ -15,18 +17,57 @@ from castwise.checkpoint.containers.safetensors import SafetensorsWriter
 from castwise.checkpoint.containers.weight_files import safetensors_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.running._conversion import nbytes_after
-from castwise.checkpoint.running._output_files import (
+from castwise.checkpoint.running.output_files import (
     OutputComponent,
     OutputFile,
     Source,
     joined_source,
 )
-from castwise.text.wording import parenthesis
+from castwise.text.wording import argument, parenthesis, setting
+
+# At most 18 digits: the largest such number is below 2^63.
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)|([0-9]{1,18})")
+# Of 1000, or of 1024 where "i" stands before "B", as of IEC 80000-13.
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def size_in_bytes(name: str, size: object) -> int:
+    """Return the size that an argument of this name says: an int, or text such as "5GB" or "2GiB".
+
+    Text that is a whole number counts bytes, as an int does.
+
+    ValueError, TypeError: it is not the size of anything.
+    """
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size.strip())
+        if match is None:
+            raise ValueError(
+                setting(name, size) + " is not a size in bytes such as 33000000, '5GB' or '2GiB'"
+            )
+        number, unit, binary = match[1] or match[6], match[2] or match[4], match[3] or match[5]
+        power = _POWERS[unit.upper()] if unit else 0
+        # Exact: the product of a float may be just below a whole number, which int would cut.
+        size = int(Fraction(number) * (1024 if binary else 1000) ** power)
+    if not is_integer(size):
+        raise TypeError(argument(name) + f" must be an int or a str, not {size!r}")
+    if size <= 0:
+        raise ValueError(argument(name) + f" must be positive, not {size}")
+    return int(size)
+
+
+def shard_bytes(size: object) -> int | None:
+    """Return the size of a shard in bytes; None for shards of any size.
+
+    ValueError, TypeError: as `size_in_bytes`.
+    """
+    return None if size is None else size_in_bytes("max_shard_size", size)
+
 
 _LOGGER = logging.getLogger(__name__)
 # What the names of the files begin with that transformers, diffusers and peft load.
 _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
 
+# The end of `model-00001-of-00004`, as transformers names shards.
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
 
 
