@@ -33,6 +33,12 @@ const MOST_MANTISSA_BITS: u32 = 10;
 /// A tile of which more than one in so many elements are left is slower so.
 const MANY: usize = 4;
 
+/// A tile beside float32 of which more than one in so many differences are rounded is slower so.
+const MANY_INEXACT: usize = 16;
+
+/// After such a tile, so many are left to float64 without a look at their differences.
+const UNSEEN_TILES: u32 = 15;
+
 /// All bits of a float32 but the sign.
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
@@ -63,6 +69,8 @@ pub(super) struct Room {
     indices: Box<Tile<u16>>,
     /// Roots of squares that are added later than others.
     low: Box<Tile<f32>>,
+    /// How many of the next tiles are left to float64. No result depends on it.
+    unseen_tiles: u32,
 }
 
 /// The tile after it was compared.
@@ -120,8 +128,8 @@ impl Singles {
         })
     }
 
-    /// Returns whether squares are rounded to the precision of float32.
-    pub(super) fn rounds_squares(&self) -> bool {
+    /// Returns whether one of the formats is float32: equal values are counted, and squares rounded to float32.
+    pub(super) fn is_wide(&self) -> bool {
         self.is_wide
     }
 
@@ -138,7 +146,12 @@ impl Singles {
         room: &'a mut Room,
         losses: Option<&mut Losses>,
     ) -> Option<Compared<'a>> {
-        let Room { values: [x, y], errors, codes: copies, max_relative_error, indices, low } = room;
+        let Room { values: [x, y], errors, codes: copies, max_relative_error, indices, low, unseen_tiles } =
+            room;
+        if self.is_wide && *unseen_tiles > 0 {
+            *unseen_tiles -= 1;
+            return None;
+        }
         let full = count.next_multiple_of(LANES);
         let mut pointers = codes.map(<*const u8>::cast::<f32>);
         for ((reader, pointer), column) in self.readers.iter().zip(&mut pointers).zip([&mut *x, &mut *y]) {
@@ -167,6 +180,10 @@ impl Singles {
         if found.before.largest > most || found.error > most {
             return None;
         }
+        if found.inexact as usize * MANY_INEXACT > count {
+            *unseen_tiles = UNSEEN_TILES;
+            return None;
+        }
         // No result is above it. Where it is rounded, some value is not within the range.
         let largest =
             f64::from(f32::from_bits(found.before.largest)) + f64::from(f32::from_bits(found.error));
@@ -176,7 +193,7 @@ impl Singles {
             range.smallest = (power_of_two(grid + self.mantissa) as f32).to_bits();
         }
         let mut outside = 0;
-        if found.is_inexact || !(found.before.are_within(range) && found.after.are_within(range)) {
+        if found.inexact > 0 || !(found.before.are_within(range) && found.after.are_within(range)) {
             outside = if self.is_wide {
                 level.run(Inexact { columns, indices })
             } else {
@@ -230,6 +247,9 @@ impl Singles {
             let short_source = self.short_source;
             let squares =
                 if self.is_wide { Squares::Rounded { low, short_source } } else { Squares::Exact { grid } };
+            if !self.is_wide {
+                found.equal = differences.equal_bits as u32 + (full - count) as u32;
+            }
             let counts = [full, count - outside];
             found.add_losses(level, columns, &errors.0, (counts, squares), max_relative_error, losses)
         });
@@ -300,12 +320,12 @@ struct Summary {
     after: Extremes,
     /// The largest magnitude of differences, as bits.
     error: u32,
-    /// How many differences are zero.
+    /// How many values have equal codes, or differences of zero.
     equal: u32,
     /// Whether some relative error may exceed the largest so far.
     may_exceed: bool,
-    /// Whether some difference may be rounded, of wide formats.
-    is_inexact: bool,
+    /// How many differences may be rounded, of wide formats.
+    inexact: u32,
 }
 
 /// How squares are added.
@@ -329,7 +349,7 @@ impl Summary {
                 run_portable(SummaryLoop::<false, true> { before, after, errors, ratio })
             },
         };
-        summary.is_inexact &= is_wide;
+        summary.inexact *= u32::from(is_wide);
         // Most tiles have no zero before, and need no second pass for that.
         if summary.before.smallest == 0 {
             let range = Within { smallest: 0, largest: MAGNITUDE, mask: MAGNITUDE };
@@ -353,8 +373,12 @@ impl Summary {
         let Self { before, after, error, equal, may_exceed, .. } = self;
         let report = &mut losses.report;
         let absent = (full - measured) as u32;
-        let vanished =
-            if before.zeros > absent { level.run(Vanished(columns)) } else { after.zeros - absent };
+        // Where no value before is zero, equal values have equal codes.
+        let [vanished, equal] = if before.zeros > absent {
+            level.run(Coincidences(columns))
+        } else {
+            [after.zeros - absent, *equal]
+        };
         let equal = equal - absent;
         let [smallest, largest, error] =
             [before.smallest, before.largest, *error].map(|x| f64::from(f32::from_bits(x)));
@@ -416,9 +440,13 @@ impl<const FUSED: bool, const WIDE: bool> Kernel for SummaryLoop<'_, FUSED, WIDE
         let Self { before, after, errors, ratio } = self;
         let (mut smallest, mut largest) = (u32::MAX, 0);
         let (mut below, mut zeros) = (u32::MAX, 0);
-        let (mut most, mut equal, mut excess, mut apart) = (0, 0, 0, 0);
+        let (mut most, mut equal, mut excess, mut inexact) = (0, 0, 0, 0);
         let count = before.count();
         assert!(errors.len() == count && after.count() == count);
+        #[expect(
+            clippy::needless_range_loop,
+            reason = "of a slice a compiler does not see that no remainder is left"
+        )]
         for i in 0..count {
             // SAFETY: `i` is below both counts. (An array's `map` may be a function of its own, without the level's features.)
             let (x, y) = unsafe { (before.get(i), after.get(i)) };
@@ -431,9 +459,9 @@ impl<const FUSED: bool, const WIDE: bool> Kernel for SummaryLoop<'_, FUSED, WIDE
             below = to.wrapping_sub(1).min(below);
             zeros += u32::from(to == 0);
             most = bits(error).max(most);
-            equal += u32::from(bits(error) == 0);
             if WIDE {
-                apart = excess_of_difference(from, to, bits(error)).max(apart);
+                equal += u32::from(bits(error) == 0);
+                inexact += u32::from(excess_of_difference(from, to, bits(error)) > 0);
             }
             let error = error.abs();
             let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
@@ -446,7 +474,7 @@ impl<const FUSED: bool, const WIDE: bool> Kernel for SummaryLoop<'_, FUSED, WIDE
             error: most,
             equal,
             may_exceed: excess > 0,
-            is_inexact: apart > 0,
+            inexact,
         }
     }
 }
@@ -481,23 +509,24 @@ impl Kernel for Inexact<'_> {
     }
 }
 
-/// Counts numbers that are not zero in the first column only.
-struct Vanished([Values; 2]);
+/// Counts numbers that are not zero in the first column only, and those that are equal.
+struct Coincidences([Values; 2]);
 
-impl Kernel for Vanished {
-    type Output = u32;
+impl Kernel for Coincidences {
+    type Output = [u32; 2];
 
     #[inline(always)]
-    fn run(self) -> u32 {
+    fn run(self) -> [u32; 2] {
         let [x, y] = self.0;
-        let mut vanished = 0;
+        let (mut vanished, mut equal) = (0, 0);
         assert!(x.count() == y.count());
         for i in 0..x.count() {
             // SAFETY: `i` is below both counts.
             let (x, y) = unsafe { (x.get(i), y.get(i)) };
             vanished += u32::from((y == 0.0) & (x != 0.0));
+            equal += u32::from(x == y);
         }
-        vanished
+        [vanished, equal]
     }
 }
 
