@@ -235,7 +235,9 @@ class Comparison(Rendered):
         Where these are, the first in C order; None if nothing differs so.
     sqnr_db : float
         The ratio of the signal x and the noise x - y in decibels, as in `CastReport`: inf without
-        noise, -inf if a finite number of x is infinite or NaN in y, NaN without a signal.
+        noise, -inf if a finite number of x is infinite or NaN in y, NaN without a signal. Where
+        an array is float32 beside floats that it holds, squares are rounded to float32, and sums
+        are within 6e-8.
 
     """
 

@@ -416,7 +416,9 @@ impl Comparing {
         let losses = self.asked.measures().then(|| &mut **outcome.losses.get_or_insert_default());
         // SAFETY: the caller's promise.
         unsafe {
-            let size = (tile.count, is_same);
+            // Wide tiles count equal values themselves.
+            let counts_codes = self.asked.finds_differences() || !singles.is_wide();
+            let size = (tile.count, is_same || !counts_codes);
             let Some(compared) = singles.compare(self.level, tile.codes, size, columns, losses) else {
                 return self.add_values(tile, is_same, room, outcome);
             };
@@ -489,7 +491,8 @@ impl Comparing {
                 // Of equal ones the first, which in order is the one that is known.
                 let known = if tile.is_in_order { most } else { most.next_down().max(0.0) };
                 let (counts, has_indices) = (self.asked != Asked::Ratio, self.asked == Asked::Losses);
-                let loss_tile = LossTile { before, after, rests, known, counts };
+                let rounds = self.singles.as_ref().is_some_and(Singles::is_wide);
+                let loss_tile = LossTile { before, after, rests, known, counts, rounds };
                 let (is_lost, relative) = losses::add(self.level, &loss_tile, columns, losses);
                 if let Some(most) = relative.filter(|_| parts == 1 && has_indices) {
                     let first = tile.first_index(|place| {

@@ -167,6 +167,8 @@ pub(super) struct LossTile<'a> {
     pub(super) known: f64,
     /// Whether elements are counted, too.
     pub(super) counts: bool,
+    /// Whether squares are rounded to the precision of float32.
+    pub(super) rounds: bool,
 }
 
 /// Adds a tile to the losses. Returns whether a value is finite in the first array only, and the largest relative error, if
@@ -188,7 +190,7 @@ pub(super) fn add(
     let columns = [&mut room.roots.0, &mut room.errors.0];
     for ((sum, column), largest) in sums.into_iter().zip(columns).zip([root, error]) {
         column[count..padded].fill(0.0);
-        squares::add_f64s(sum, level, &column[..padded], largest);
+        squares::add_f64s(sum, level, &column[..padded], largest, tile.rounds);
     }
     (is_lost, Some(quotient).filter(|&quotient| quotient > tile.known))
 }
@@ -199,7 +201,7 @@ fn count_losses<const FUSED: bool, const RESTS: bool>(
     room: &mut Room,
     losses: &mut Losses,
 ) -> Largest {
-    let &LossTile { before, after, rests, known, counts } = tile;
+    let &LossTile { before, after, rests, known, counts, .. } = tile;
     let count = before.len();
     level.run(Counters::<FUSED, RESTS> {
         before,

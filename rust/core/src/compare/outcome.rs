@@ -47,7 +47,8 @@ pub struct Losses {
     /// the first array, as float64, and the flat index of the first such pair; none if nothing differs.
     pub largest_relative: Option<(f64, u64)>,
     /// As of a cast from the first array to the second: `exact` counts equal values, `overflowed` finite ones that are
-    /// infinite or NaN in the second, and `underflowed` those that are zero in the second only, NaN among them.
+    /// infinite or NaN in the second, and `underflowed` those that are zero in the second only, NaN among them. Sums are exact;
+    /// where one format is float32, and the other a signed float of 8, 16 or 32 bits, they are of squares rounded to float32.
     pub report: CastReport,
 }
 

@@ -1,19 +1,25 @@
-//! Tiles of short floats, compared as float32.
+//! Tiles of floats that float32 holds, compared as float32.
 //!
-//! Where all values of a tile are below a power of two, and multiples of 2^-[`BITS`] of it, differences are exact in
-//! float32, and sums of squares in float64. Most tiles are so but for a few small values, which are left to float64.
+//! Of short floats: where all values of a tile are below a power of two, and multiples of 2^-[`BITS`] of it, differences are
+//! exact in float32, and sums of squares in float64. Most tiles are so but for a few small values, which are left to float64.
+//!
+//! Where one format is float32: the difference of two values is exact in float32 if it is above neither of them (Sterbenz),
+//! or if one of them is zero. Other values are left to float64. Squares are rounded to the precision of float32, there too.
 
 use super::differences::TileDifferences;
 use super::formats::{Codes, Common};
 use super::outcome::Losses;
+use crate::codec::pivot::Binary32;
 use crate::cpu::level::run_portable;
 use crate::cpu::{InstructionSet, Kernel, Level, RawKernel};
 use crate::format::{FloatSpec, Format, Specials};
+use crate::kernels::request::holds_exactly;
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::kernels::tile::{TILE, Tile};
+use crate::report::SquareSum;
 use crate::report::cast_report::smallest_nonzero;
 use crate::report::collector::copy_some;
-use crate::report::extremes::{Extremes, Outside, Within, bits};
+use crate::report::extremes::{Extremes, Outside, Within, bits, find_indices};
 use crate::report::max_relative_error::{MaxRelativeError, TINY};
 use crate::report::squares::{self, LANES, Values, exponent_of, power_of_two};
 use crate::report::tile_statistics::reader;
@@ -21,18 +27,29 @@ use crate::report::tile_statistics::reader;
 /// Bits of values in units of the lowest one of a tile. Differences have one more, which is as many as float32 has.
 const BITS: i32 = f32::MANTISSA_DIGITS as i32 - 1;
 
-/// With longer mantissas too few binades are left.
+/// Short floats have no more bits of a mantissa: with longer ones too few binades are left.
 const MOST_MANTISSA_BITS: u32 = 10;
 
 /// A tile of which more than one in so many elements are left is slower so.
 const MANY: usize = 4;
+
+/// A tile beside float32 of which more than one in so many differences are rounded is slower so.
+const MANY_INEXACT: usize = 16;
+
+/// After such a tile, so many are left to float64 without a look at their differences.
+const UNSEEN_TILES: u32 = 15;
 
 /// All bits of a float32 but the sign.
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
 /// Compares tiles of two formats.
 pub(super) struct Singles {
-    readers: [Box<dyn Stage>; 2],
+    /// Converts codes to float32; none for float32 itself.
+    readers: [Option<Box<dyn Stage>>; 2],
+    /// Whether one of the formats is float32.
+    is_wide: bool,
+    /// The first format, if it is short.
+    short_source: Option<FloatSpec>,
     /// Bits of the longer mantissa, and the exponent of the smallest value.
     mantissa: i32,
     lowest: i32,
@@ -50,6 +67,10 @@ pub(super) struct Room {
     codes: [Box<Tile<u32>>; 2],
     max_relative_error: MaxRelativeError,
     indices: Box<Tile<u16>>,
+    /// Roots of squares that are added later than others.
+    low: Box<Tile<f32>>,
+    /// How many of the next tiles are left to float64. No result depends on it.
+    unseen_tiles: u32,
 }
 
 /// The tile after it was compared.
@@ -61,7 +82,7 @@ pub(super) struct Compared<'a> {
     pub(super) relative: Option<f64>,
     codes: [*const u8; 2],
     size: usize,
-    sources: &'a [f32],
+    sources: Values,
     errors: &'a [f32],
 }
 
@@ -72,13 +93,18 @@ impl Room {
     }
 }
 
-/// Returns the layout of a signed float whose codes have all bits of their bytes, and few of them a mantissa.
-fn short_float(format: Format) -> Option<FloatSpec> {
+/// Returns the layout of a signed float that float32 holds, and whose codes have all bits of their bytes.
+fn single_float(format: Format) -> Option<FloatSpec> {
     let fills = format.row().bits as usize == 8 * format.item_size();
     format.float().filter(|spec| {
         let is_usual = spec.signed && spec.specials != Specials::ExponentOnly;
-        fills && is_usual && spec.mantissa_bits <= MOST_MANTISSA_BITS
+        fills && is_usual && holds_exactly::<Binary32>(format)
     })
+}
+
+/// Returns the exponent of the smallest value.
+fn lowest_exponent(spec: &FloatSpec) -> i32 {
+    1 - spec.bias - spec.mantissa_bits as i32
 }
 
 impl Singles {
@@ -89,16 +115,22 @@ impl Singles {
             Codes::Single => true,
             Codes::Double => return None,
         };
-        let [Some(first), Some(second)] = common.components.map(short_float) else { return None };
-        let [Some(x), Some(y)] = common.components.map(|format| reader(format, level)) else { return None };
-        let lowest = |spec: &FloatSpec| 1 - spec.bias - spec.mantissa_bits as i32;
+        let [Some(first), Some(second)] = common.components.map(single_float) else { return None };
+        let is_short = |spec: &FloatSpec| spec.mantissa_bits <= MOST_MANTISSA_BITS;
         (common.parts == [1, 1]).then_some(Self {
-            readers: [x, y],
+            readers: common.components.map(|format| reader(format, level)),
+            is_wide: !(is_short(&first) && is_short(&second)),
             mantissa: first.mantissa_bits.max(second.mantissa_bits) as i32,
-            lowest: lowest(&first).min(lowest(&second)),
+            short_source: Some(first).filter(is_short),
+            lowest: lowest_exponent(&first).min(lowest_exponent(&second)),
             size: if widens { size_of::<f32>() } else { common.components[0].item_size() },
             widens,
         })
+    }
+
+    /// Returns whether one of the formats is float32: equal values are counted, and squares rounded to float32.
+    pub(super) fn is_wide(&self) -> bool {
+        self.is_wide
     }
 
     /// Compares a tile but for the elements that are left; returns none where those are too many. Of a tile that
@@ -114,23 +146,42 @@ impl Singles {
         room: &'a mut Room,
         losses: Option<&mut Losses>,
     ) -> Option<Compared<'a>> {
-        let Room { values: [x, y], errors, codes: copies, max_relative_error, indices } = room;
-        let full = count.next_multiple_of(LANES);
-        for ((reader, &source), column) in self.readers.iter().zip(&codes).zip([&mut *x, &mut *y]) {
-            let target = column.0.as_mut_ptr().cast();
-            // SAFETY: the caller's promise; a tile has room.
-            unsafe { reader.run(level, Span { source, target, count, ..Span::EMPTY }) };
-            column.0[count..full].fill(0.0);
+        let Room { values: [x, y], errors, codes: copies, max_relative_error, indices, low, unseen_tiles } =
+            room;
+        if self.is_wide && *unseen_tiles > 0 {
+            *unseen_tiles -= 1;
+            return None;
         }
+        let full = count.next_multiple_of(LANES);
+        let mut pointers = codes.map(<*const u8>::cast::<f32>);
+        for ((reader, pointer), column) in self.readers.iter().zip(&mut pointers).zip([&mut *x, &mut *y]) {
+            let (source, target) = (pointer.cast::<u8>(), column.0.as_mut_ptr().cast::<u8>());
+            // SAFETY: the caller's promise; a tile has room.
+            unsafe {
+                match reader {
+                    Some(stage) => stage.run(level, Span { source, target, count, ..Span::EMPTY }),
+                    // Float32 in memory is a column, if it needs no padding.
+                    None if full == count => continue,
+                    None => target.copy_from_nonoverlapping(source, count * size_of::<f32>()),
+                }
+            }
+            column.0[count..full].fill(0.0);
+            *pointer = column.0.as_ptr();
+        }
+        // SAFETY: so many are readable, which do not change while the columns are in use.
+        let mut columns = pointers.map(|pointer| unsafe { Values::new(pointer, full) });
         // Below 2^126, so that differences are within float32; those of NaN are not.
         let most = (f32::MAX / 4.0).to_bits();
-        let summary = |x: &Tile<f32>, y: &Tile<f32>, errors: &mut Tile<f32>| {
-            // SAFETY: tiles have so many values, which do not change meanwhile.
-            let [before, after] = [x, y].map(|column| unsafe { Values::new(column.0.as_ptr(), full) });
-            Summary::of(level, [before, after], &mut errors.0[..full], max_relative_error.ratio(level))
+        let summary = |columns, errors: &mut Tile<f32>| {
+            let (errors, ratio) = (&mut errors.0[..full], max_relative_error.ratio(level));
+            Summary::of(level, self.is_wide, columns, errors, ratio)
         };
-        let mut found = summary(x, y, errors);
+        let mut found = summary(columns, errors);
         if found.before.largest > most || found.error > most {
+            return None;
+        }
+        if found.inexact as usize * MANY_INEXACT > count {
+            *unseen_tiles = UNSEEN_TILES;
             return None;
         }
         // No result is above it. Where it is rounded, some value is not within the range.
@@ -138,33 +189,41 @@ impl Singles {
             f64::from(f32::from_bits(found.before.largest)) + f64::from(f32::from_bits(found.error));
         let grid = exponent_of(largest) + 1 - BITS;
         let mut range = Within { smallest: 0, largest: f32::MAX.to_bits(), mask: MAGNITUDE };
-        if grid > self.lowest {
+        if grid > self.lowest && !self.is_wide {
             range.smallest = (power_of_two(grid + self.mantissa) as f32).to_bits();
         }
         let mut outside = 0;
-        if !(found.before.are_within(range) && found.after.are_within(range)) {
-            // SAFETY: as above.
-            let columns = [&x, &y].map(|column| unsafe { Values::new(column.0.as_ptr(), full) });
-            outside = level.run(Outside { columns, range, indices });
+        if found.inexact > 0 || !(found.before.are_within(range) && found.after.are_within(range)) {
+            outside = if self.is_wide {
+                level.run(Inexact { columns, indices })
+            } else {
+                level.run(Outside { columns, range, indices })
+            };
             if outside * MANY > count {
                 return None;
             }
-            for &index in &indices.0[..outside] {
-                x.0[usize::from(index)] = 0.0;
-                y.0[usize::from(index)] = 0.0;
+            for (values, column) in columns.iter_mut().zip([&mut *x, &mut *y]) {
+                let tile = column.0.as_mut_ptr();
+                // SAFETY: a tile has room for a column, which is there already or outside it, and the indices are below the
+                // count.
+                unsafe {
+                    if values.pointer() != tile.cast_const() {
+                        let source = values.pointer().cast::<u8>();
+                        source.copy_to_nonoverlapping(tile.cast(), full * size_of::<f32>());
+                    }
+                    for &index in &indices.0[..outside] {
+                        tile.add(usize::from(index)).write(0.0);
+                    }
+                    *values = Values::new(tile, full);
+                }
             }
-            found = summary(x, y, errors);
+            found = summary(columns, errors);
         }
         let left = &indices.0[..outside];
         let mut differences = TileDifferences { equal_bits: count as u64, ..TileDifferences::default() };
         if !is_same {
             if self.widens {
-                for ((copy, codes), column) in copies.iter_mut().zip(&mut codes).zip([&*x, &*y]) {
-                    for (code, value) in copy.0[..count].iter_mut().zip(&column.0) {
-                        *code = value.to_bits();
-                    }
-                    *codes = copy.0.as_ptr().cast();
-                }
+                codes = columns.map(|values| values.pointer().cast());
             } else if outside > 0 {
                 for (copy, codes) in copies.iter_mut().zip(&mut codes) {
                     let target = copy.0.as_mut_ptr().cast::<u8>();
@@ -185,10 +244,16 @@ impl Singles {
         }
         differences.difference = (differences.different > 0).then_some(f32::from_bits(found.error).into());
         let relative = losses.and_then(|losses| {
-            let counts = [full, count - outside, differences.equal_bits as usize - outside];
-            found.add_losses(level, [&**x, &**y, &**errors], (counts, grid), max_relative_error, losses)
+            let short_source = self.short_source;
+            let squares =
+                if self.is_wide { Squares::Rounded { low, short_source } } else { Squares::Exact { grid } };
+            if !self.is_wide {
+                found.equal = differences.equal_bits as u32 + (full - count) as u32;
+            }
+            let counts = [full, count - outside];
+            found.add_losses(level, columns, &errors.0, (counts, squares), max_relative_error, losses)
         });
-        let [sources, errors] = [&x.0[..count], &errors.0[..count]];
+        let (sources, errors) = (columns[0], &errors.0[..count]);
         Some(Compared { differences, left, relative, codes, size: self.size, sources, errors })
     }
 }
@@ -221,7 +286,10 @@ impl Compared<'_> {
 
     /// Returns whether this is the relative error of an element.
     pub(super) fn is_relative(&self, index: usize, quotient: f64) -> bool {
-        let [source, error] = [self.sources[index], self.errors[index]].map(|value| f64::from(value.abs()));
+        let error = self.errors[index];
+        // SAFETY: the index is below the count of errors, which are not more than the sources.
+        let source = unsafe { self.sources.get(index) };
+        let [source, error] = [source, error].map(|value| f64::from(value.abs()));
         source > 0.0 && error / source == quotient
     }
 
@@ -238,7 +306,8 @@ impl Compared<'_> {
         unsafe {
             match size {
                 1 => copy_some::<u8>(codes, self.left, copies),
-                _ => copy_some::<u16>(codes, self.left, copies),
+                2 => copy_some::<u16>(codes, self.left, copies),
+                _ => copy_some::<u32>(codes, self.left, copies),
             }
         }
     }
@@ -251,19 +320,36 @@ struct Summary {
     after: Extremes,
     /// The largest magnitude of differences, as bits.
     error: u32,
+    /// How many values have equal codes, or differences of zero.
+    equal: u32,
     /// Whether some relative error may exceed the largest so far.
     may_exceed: bool,
+    /// How many differences may be rounded, of wide formats.
+    inexact: u32,
+}
+
+/// How squares are added.
+enum Squares<'a> {
+    /// Exactly, as values and differences are multiples of two to this power.
+    Exact { grid: i32 },
+    /// Rounded to the precision of float32, with room for some roots. Squares of short floats are exact, and added so where
+    /// float64 holds their sum.
+    Rounded { low: &'a mut Tile<f32>, short_source: Option<FloatSpec> },
 }
 
 impl Summary {
     /// Finds it, and the differences.
-    fn of(level: Level, [before, after]: [Values; 2], errors: &mut [f32], ratio: f32) -> Self {
-        let mut summary = if level.set() >= InstructionSet::Neon {
-            level.run(SummaryLoop::<true> { before, after, errors, ratio })
-        } else {
+    fn of(level: Level, is_wide: bool, [before, after]: [Values; 2], errors: &mut [f32], ratio: f32) -> Self {
+        let is_fused = level.set() >= InstructionSet::Neon;
+        let mut summary = match (is_fused, is_wide) {
+            (true, false) => level.run(SummaryLoop::<true, false> { before, after, errors, ratio }),
+            (true, true) => level.run(SummaryLoop::<true, true> { before, after, errors, ratio }),
             // SAFETY: a safe kernel has no requirements.
-            unsafe { run_portable(SummaryLoop::<false> { before, after, errors, ratio }) }
+            (false, _) => unsafe {
+                run_portable(SummaryLoop::<false, true> { before, after, errors, ratio })
+            },
         };
+        summary.inexact *= u32::from(is_wide);
         // Most tiles have no zero before, and need no second pass for that.
         if summary.before.smallest == 0 {
             let range = Within { smallest: 0, largest: MAGNITUDE, mask: MAGNITUDE };
@@ -273,26 +359,27 @@ impl Summary {
         summary
     }
 
-    /// Adds what a tile lost, given its columns and how many values they have, how many of these are measured, and how many
-    /// of these have equal codes. Returns the largest relative error, if it exceeds the one before.
+    /// Adds what a tile lost, given its columns and how many values they have, and how many of these are measured. Returns
+    /// the largest relative error, if it exceeds the one before.
     fn add_losses(
         &self,
         level: Level,
-        [x, y, errors]: [&Tile<f32>; 3],
-        ([full, measured, equal], grid): ([usize; 3], i32),
+        columns: [Values; 2],
+        errors: &[f32],
+        ([full, measured], mut squares): ([usize; 2], Squares<'_>),
         max_relative_error: &mut MaxRelativeError,
         losses: &mut Losses,
     ) -> Option<f64> {
-        let Self { before, after, error, may_exceed } = self;
+        let Self { before, after, error, equal, may_exceed, .. } = self;
         let report = &mut losses.report;
         let absent = (full - measured) as u32;
         // Where no value before is zero, equal values have equal codes.
         let [vanished, equal] = if before.zeros > absent {
-            let [vanished, equal] = level.run(Coincidences([&x.0[..full], &y.0[..full]]));
-            [vanished, equal - absent]
+            level.run(Coincidences(columns))
         } else {
-            [after.zeros - absent, equal as u32]
+            [after.zeros - absent, *equal]
         };
+        let equal = equal - absent;
         let [smallest, largest, error] =
             [before.smallest, before.largest, *error].map(|x| f64::from(f32::from_bits(x)));
         losses.finite += measured as u64;
@@ -304,13 +391,28 @@ impl Summary {
         report.amax = report.amax.max(largest);
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, smallest);
         report.max_abs_error = report.max_abs_error.max(error);
-        // SAFETY: the tiles have so many values, which do not change meanwhile.
-        let [sources, errors] = [x, errors].map(|column| unsafe { Values::new(column.0.as_ptr(), full) });
+        // SAFETY: so many were written, which do not change meanwhile.
+        let (sources, errors) = (columns[0], unsafe { Values::new(errors.as_ptr(), full) });
+        let source_grid = match &squares {
+            Squares::Exact { grid } => Some(*grid),
+            Squares::Rounded { short_source, .. } => short_source.and_then(|spec| {
+                let grid = exponent_of(smallest) - spec.mantissa_bits as i32;
+                Some(grid.max(lowest_exponent(&spec))).filter(|&grid| squares::has_bits(largest, grid))
+            }),
+        };
+        let mut add_squares = |sum: &mut SquareSum, column, largest, grid| match (&mut squares, grid) {
+            (_, Some(grid)) | (&mut Squares::Exact { grid }, None) => {
+                squares::add_f32s(sum, level, column, (largest, grid), true);
+            }
+            (Squares::Rounded { low, .. }, None) => {
+                squares::add_rounded_f32s(sum, level, column, largest, low);
+            }
+        };
         if largest > 0.0 {
-            squares::add_f32s(&mut report.signal, level, sources, (largest, grid), true);
+            add_squares(&mut report.signal, sources, largest, source_grid);
         }
         if error > 0.0 {
-            squares::add_f32s(&mut report.noise, level, errors, (error, grid), true);
+            add_squares(&mut report.noise, errors, error, None);
             let may_exceed = *may_exceed || smallest < f64::from(TINY);
             if may_exceed && max_relative_error.rise(level, sources, errors) {
                 let quotient = max_relative_error.quotient();
@@ -322,15 +424,15 @@ impl Summary {
     }
 }
 
-/// Does so in one pass, but for zeros before; `FUSED` uses fused multiply-add.
-struct SummaryLoop<'a, const FUSED: bool> {
+/// Does so in one pass, but for zeros before; `FUSED` uses fused multiply-add, and `WIDE` finds whether differences are exact.
+struct SummaryLoop<'a, const FUSED: bool, const WIDE: bool> {
     before: Values,
     after: Values,
     errors: &'a mut [f32],
     ratio: f32,
 }
 
-impl<const FUSED: bool> Kernel for SummaryLoop<'_, FUSED> {
+impl<const FUSED: bool, const WIDE: bool> Kernel for SummaryLoop<'_, FUSED, WIDE> {
     type Output = Summary;
 
     #[inline(always)]
@@ -338,13 +440,18 @@ impl<const FUSED: bool> Kernel for SummaryLoop<'_, FUSED> {
         let Self { before, after, errors, ratio } = self;
         let (mut smallest, mut largest) = (u32::MAX, 0);
         let (mut below, mut zeros) = (u32::MAX, 0);
-        let (mut most, mut excess) = (0, 0);
-        assert!(errors.len() == before.count() && errors.len() == after.count());
-        for (i, place) in errors.iter_mut().enumerate() {
+        let (mut most, mut equal, mut excess, mut inexact) = (0, 0, 0, 0);
+        let count = before.count();
+        assert!(errors.len() == count && after.count() == count);
+        #[expect(
+            clippy::needless_range_loop,
+            reason = "of a slice a compiler does not see that no remainder is left"
+        )]
+        for i in 0..count {
             // SAFETY: `i` is below both counts. (An array's `map` may be a function of its own, without the level's features.)
             let (x, y) = unsafe { (before.get(i), after.get(i)) };
             let error = y - x;
-            *place = error;
+            errors[i] = error;
             let (from, to) = (bits(x), bits(y));
             smallest = from.min(smallest);
             largest = from.max(largest);
@@ -352,6 +459,10 @@ impl<const FUSED: bool> Kernel for SummaryLoop<'_, FUSED> {
             below = to.wrapping_sub(1).min(below);
             zeros += u32::from(to == 0);
             most = bits(error).max(most);
+            if WIDE {
+                equal += u32::from(bits(error) == 0);
+                inexact += u32::from(excess_of_difference(from, to, bits(error)) > 0);
+            }
             let error = error.abs();
             let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
             // As integers, the bits of floats keep their sign.
@@ -361,23 +472,58 @@ impl<const FUSED: bool> Kernel for SummaryLoop<'_, FUSED> {
             before: Extremes { smallest, largest, zeros: 0 },
             after: Extremes { smallest: below.wrapping_add(1), largest: 0, zeros },
             error: most,
+            equal,
             may_exceed: excess > 0,
+            inexact,
         }
     }
 }
 
-/// Counts numbers that are not zero in the first column only, and those that are equal.
-struct Coincidences<'a>([&'a [f32]; 2]);
+/// Returns a positive number if a difference is above one of two magnitudes that are not zero. (All as bits.) One is
+/// subtracted of both, so that zero wraps to the largest number.
+#[inline(always)]
+fn excess_of_difference(from: u32, to: u32, difference: u32) -> i32 {
+    let least = from.wrapping_sub(1).min(to.wrapping_sub(1));
+    difference.wrapping_sub(least).wrapping_sub(1) as i32
+}
 
-impl Kernel for Coincidences<'_> {
+/// Finds the indices of values whose difference may be rounded. Returns how many there are.
+struct Inexact<'a> {
+    columns: [Values; 2],
+    indices: &'a mut Tile<u16>,
+}
+
+impl Kernel for Inexact<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let Self { columns: [before, after], indices } = self;
+        assert!(before.count() == after.count());
+        let is_inexact = |index| {
+            // SAFETY: the index is below both counts.
+            let (x, y) = unsafe { (before.get(index), after.get(index)) };
+            excess_of_difference(bits(x), bits(y), bits(y - x)) > 0
+        };
+        find_indices(before.count(), is_inexact, indices)
+    }
+}
+
+/// Counts numbers that are not zero in the first column only, and those that are equal.
+struct Coincidences([Values; 2]);
+
+impl Kernel for Coincidences {
     type Output = [u32; 2];
 
     #[inline(always)]
     fn run(self) -> [u32; 2] {
         let [x, y] = self.0;
         let (mut vanished, mut equal) = (0, 0);
-        for (x, y) in x.iter().zip(y) {
-            vanished += u32::from((*y == 0.0) & (*x != 0.0));
+        assert!(x.count() == y.count());
+        for i in 0..x.count() {
+            // SAFETY: `i` is below both counts.
+            let (x, y) = unsafe { (x.get(i), y.get(i)) };
+            vanished += u32::from((y == 0.0) & (x != 0.0));
             equal += u32::from(x == y);
         }
         [vanished, equal]

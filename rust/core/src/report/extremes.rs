@@ -108,33 +108,43 @@ impl<const COLUMNS: usize> Kernel for Outside<'_, COLUMNS> {
     #[inline(always)]
     fn run(self) -> usize {
         let Self { columns, range: Within { smallest, largest, mask }, indices } = self;
-        let mut found = 0;
         let count = columns[0].count();
         assert!(columns.iter().all(|column| column.count() == count));
-        for start in (0..count).step_by(LANES) {
-            // Loops, as `fold` may be a function of its own, which has not the features of the level.
-            let is_outside = |lane| {
-                let mut any = false;
-                for column in &columns {
-                    // SAFETY: `start` is below the count of each column, a multiple of LANES, and so is `start + lane`.
-                    let magnitude = (unsafe { column.get(start + lane) }.to_bits() & mask) as i32;
-                    // As integers with a sign, which compilers compare in one instruction: negative ones are below.
-                    any |= (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0));
-                }
-                any
-            };
-            let mut any = 0;
-            for lane in 0..LANES {
-                any |= u32::from(is_outside(lane));
+        let is_outside = |index| {
+            let mut any = false;
+            for column in &columns {
+                // SAFETY: the index is below the count, which is that of each column.
+                let magnitude = (unsafe { column.get(index) }.to_bits() & mask) as i32;
+                // As integers with a sign, which compilers compare in one instruction: negative ones are below.
+                any |= (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0));
             }
-            if any == 0 {
-                continue;
-            }
-            for lane in 0..LANES {
-                indices.0[found] = (start + lane) as u16;
-                found += usize::from(is_outside(lane));
-            }
-        }
-        found
+            any
+        };
+        find_indices(count, is_outside, indices)
     }
+}
+
+/// Writes the indices below a count, a multiple of [`LANES`], for which a condition holds. Returns how many there are.
+#[inline(always)]
+pub(crate) fn find_indices(
+    count: usize,
+    condition: impl Fn(usize) -> bool,
+    indices: &mut Tile<u16>,
+) -> usize {
+    let mut length = 0;
+    for start in (0..count).step_by(LANES) {
+        // Loops, as `fold` may be a function of its own, which has not the features of the level.
+        let mut any = 0;
+        for lane in 0..LANES {
+            any |= u32::from(condition(start + lane));
+        }
+        if any == 0 {
+            continue;
+        }
+        for lane in 0..LANES {
+            indices.0[length] = (start + lane) as u16;
+            length += usize::from(condition(start + lane));
+        }
+    }
+    length
 }

@@ -79,7 +79,7 @@ impl Meter {
         let sums = [&mut report.signal, &mut report.noise];
         for ((sum, tile), most) in sums.into_iter().zip([&mut scratch.roots, &mut scratch.errors]).zip(most) {
             tile.0[count..full].fill(0.0);
-            squares::add_f64s(sum, level, &tile.0[..full], most);
+            squares::add_f64s(sum, level, &tile.0[..full], most, false);
         }
     }
 }
