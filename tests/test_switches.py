@@ -29,6 +29,9 @@ SWITCHES: dict[str, Callable[..., Any]] = {
     "castwise.checkpoint.quantize_file": partial(checkpoint.quantize_file, "a", "b", "nvfp4"),
     "castwise.checkpoint.save": partial(checkpoint.save, "a.npz", {"w": X}),
     "castwise.checkpoint.transcode_file": partial(checkpoint.transcode_file, "a", "b", "modelopt"),
+    "castwise.checkpoint.verify": partial(
+        checkpoint.verify, "a", "b", dtype_map={"default": "int4_group"}
+    ),
     "castwise.quantization.quantize": partial(quantization.quantize, MATRIX, "int8_channel"),
     "castwise.quantization.unpack": partial(quantization.unpack, np.ones((2, 2), np.uint8), 4),
     "castwise.surveys.GradientLog": surveys.GradientLog,

@@ -14,8 +14,7 @@ from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers.block_types import BLOCK_TYPES
-from test_mixes import CASES, file_of
-from test_quantize_gguf import SHAPES, plain_file, weights
+from gguf_samples import CASES, SHAPES, file_of, plain_file, weights
 
 LLAMA: Any = {"consumer": "llama.cpp"}
 CLOSE = 0.3  # decibels between a sample of rows and all of them

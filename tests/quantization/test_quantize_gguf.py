@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
@@ -22,68 +21,17 @@ from castwise.quantization.producers.block_types import (
     decode_type,
     encode_type,
 )
+from gguf_samples import FIRST, KINDS, LAST, SHAPES, WIDTH, key, plain_file, weights
 from imatrix import write_sums
 from numpy.typing import NDArray
-from producer_models.gguf import header, text
+from producer_models.gguf import header
 from whole_models import dense, of_experts
 
 Array = NDArray[Any]
 Framework = Callable[[str], ModuleType]
 SCHEMES = [name.lower() for name, *_ in block_types()]
-KINDS = {np.float32: 0, np.float16: 1, ml_dtypes.bfloat16: 30}
-WIDTH = 256
-SHAPES = {
-    "token_embd.weight": (40, WIDTH),
-    "output_norm.weight": (WIDTH,),
-    "output.weight": (40, WIDTH),
-    "blk.0.attn_norm.weight": (WIDTH,),
-    "blk.0.attn_q.weight": (24, 2 * WIDTH),
-    "blk.0.attn_q.bias": (24,),
-    "blk.0.ffn_gate_inp.weight": (2, WIDTH),
-    "blk.0.ffn_gate_exps.weight": (2, 12, WIDTH),
-    "blk.1.ffn_down.weight": (16, WIDTH),
-}
 LINEAR = ["blk.0.attn_q.weight", "blk.0.ffn_gate_exps.weight", "blk.1.ffn_down.weight"]
 TABLES = ["token_embd.weight", "output.weight"]
-
-
-def key(name: str, kind: int, value: bytes) -> bytes:
-    return text(name) + struct.pack("<I", kind) + value
-
-
-FIRST = (
-    key("general.architecture", 8, text("llama")),
-    key("general.alignment", 4, struct.pack("<I", 64)),
-    key("llama.block_count", 4, struct.pack("<I", 2)),
-)
-LAST = (
-    key("llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
-    key("tokenizer.ggml.scores", 9, struct.pack("<IQ2f", 6, 2, 1, 2)),
-    key("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + text("é") + text("")),
-    key("some.signed", 11, struct.pack("<q", -5)),
-)
-FILE_TYPE = key("general.file_type", 4, struct.pack("<I", 1))
-
-
-def weights(dtype: Any = np.float16) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    return {
-        name: rng.standard_normal(shape).astype(dtype if len(shape) > 1 else np.float32)
-        for name, shape in SHAPES.items()
-    }
-
-
-def plain_file(path: Path, tensors: dict[str, Array]) -> Path:
-    """Write a file whose tensors stand at multiples of 64."""
-    rows, data = [], b""
-    for name, array in tensors.items():
-        data += bytes(-len(data) % 64)
-        rows.append((name, array.shape, KINDS[array.dtype.type], len(data)))
-        data += array.tobytes()
-    pairs = [*FIRST, FILE_TYPE, *LAST]
-    start = header(rows, b"".join(pairs), len(pairs))
-    path.write_bytes(start + bytes(-len(start) % 64) + data)
-    return path
 
 
 def tensor_bytes(path: Path) -> dict[str, bytes]:

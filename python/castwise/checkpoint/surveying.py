@@ -482,7 +482,7 @@ def survey_stored(
     """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
     pieces = partial(_pieces, tensors, info, model)
     small = None if info.nbytes > _BYTES else [*pieces()]
-    sample = _Sample(info)
+    sample = _SampledRows(info)
     counts: Any = sum(
         survey(piece, threads=threads) for piece in map(sample.take, small or pieces())
     )
@@ -493,7 +493,7 @@ def survey_stored(
     )
 
 
-class _Sample:
+class _SampledRows:
     """Rows of a tensor at even distances, taken from its pieces as these pass."""
 
     def __init__(self, info: TensorInfo) -> None:

@@ -611,10 +611,9 @@ class Quantize(Request):
     zero_points: bool = option(
         default=False,
         comment="Store a zero point for each group, so that its codes reach from its least to its "
-        "largest element: of int4_group and int8_group as compressed-tensors stores them. Other "
-        "schemes of a map have none.",
-        help="store a zero point for each group of int4_group and int8_group, as "
-        "compressed-tensors does (W4A16_ASYM)",
+        "largest element: of int4_group and int8_group, by a recipe that stores such zero points. "
+        "Other schemes of a map have none.",
+        help="store a zero point for each group of int4_group and int8_group (W4A16_ASYM)",
     )
     importance: PathArgument | None = option(
         default=None,
