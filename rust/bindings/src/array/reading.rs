@@ -253,7 +253,9 @@ pub(super) fn remedy(argument: &str, descr: &Bound<'_, PyArrayDescr>, axes: usiz
         }
         (b'f', _) => wider("float64"),
         (b'c', _) => wider("complex128"),
-        (b'U' | b'S', _) if argument == "scale" => "give a number such as 2.0, or an array of numbers".to_owned(),
+        (b'U' | b'S', _) if argument == "scale" => {
+            "give a number such as 2.0, or an array of numbers".to_owned()
+        }
         (b'U' | b'S', _) if axes == 0 => OF_FILES.to_owned(),
         _ => "convert it to a numeric dtype first".to_owned(),
     }
