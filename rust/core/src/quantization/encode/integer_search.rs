@@ -359,6 +359,7 @@ impl<N: Real> RawKernel for Multiply<'_, N> {
 /// Returns the power of two that brings a magnitude to between 1 and 2, or close to it, so that no square underflows.
 fn power(amax: f64) -> f64 {
     const LEAST: i64 = -126;
+    // Its power is a subnormal float32, which is exact, and so are products of numbers as large as that with it.
     const MOST: i64 = 127;
     let exponent = (amax.to_bits() >> Binary64::MANTISSA) as i64 - Binary64::BIAS;
     f64::from_bits(((Binary64::BIAS - exponent.clamp(LEAST, MOST)) as u64) << Binary64::MANTISSA)
