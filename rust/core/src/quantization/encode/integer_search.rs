@@ -37,7 +37,7 @@ use crate::quantization::steps::BlockScales;
 use crate::quantization::work::{Columns, Place};
 
 /// Around the best coarse trials, scales are at least this part of the distance of two coarse ones apart.
-const CLOSE: f64 = 0.5;
+const CLOSE: f64 = 0.15;
 
 /// Scales that are tried around the best coarse trial, and around the second.
 const TOPS: [usize; 2] = [LANES / 2; 2];
