@@ -72,6 +72,12 @@ impl Vectors {
         }
     }
 
+    /// Those of 256 bits, which AVX-512 has as well: for few lanes.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn narrow(level: Level) -> Option<Avx2> {
+        matches!(level.set(), InstructionSet::Avx512 | InstructionSet::Avx2).then_some(Avx2(level))
+    }
+
     /// Those of a level with short tables.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_short_tables(level: Level) -> Option<Avx2> {

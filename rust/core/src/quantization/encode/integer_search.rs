@@ -7,20 +7,21 @@
 //!
 //! * Coarse ones go down from a scale above that of the largest magnitude, each by the same part of a step of the largest code,
 //!   or to the next stored scale, if that is farther. They end where the largest magnitude alone, limited to the farthest code,
-//!   loses as much as the least error so far, or where all are worse than that by more than chance. Where errors are not
-//!   weighted, elements are integers of 16 bits for them.
-//! * Stored scales around the best two, or around the lowest points of their parabolas, and the recipe's own are tried by the
-//!   elements themselves; where stored scales are closer than that, the lowest points of these as well.
+//!   loses as much as the least error so far, or where all are worse than that by more than chance.
+//! * Stored scales around the best two, or around the lowest points of their parabolas, are tried next.
+//! * The best two of these, the recipe's own scale, and where stored scales are closer than trials, those next to the lowest
+//!   points, are tried by the elements themselves. Before, elements and weights are integers of 16 bits, where sums have room
+//!   for the products: with weights, those of codes up to 16.
 //!
 //! Beside all stored scales, tried in float64, random blocks lose less than 0.001 dB, which
 //! `tests/quantization/test_integer_scales.py` compares.
-//! [`LANES`] trials are made together, a lane each. Sums of integers are exact; those of floats have their elements in order,
-//! and no operation is fused: all are the same at every level.
+//! Trials of integers are made together, a lane each, and their sums are exact. Sums of floats have the elements of each of
+//! [`LANES`] in order, and no operation is fused: all are the same at every level.
 
 use super::amaxes::BlockAmaxes;
 use super::importance::Importance;
 use super::integer_sums::{
-    Batch, CodeSums, LANES, Lanes, Outcome, Sums, energy, keys, lane, least, rank, shorten,
+    Batch, CodeSums, LANES, Lanes, Outcome, Rank, Shorts, ShortsRoom, Sums, energy, lane, rank,
 };
 use super::scales::{Limits, Scales};
 use super::source::{Elements, Source};
@@ -35,13 +36,11 @@ use crate::quantization::recipe::Signs;
 use crate::quantization::steps::BlockScales;
 use crate::quantization::work::{Columns, Place};
 
-/// Between two coarse trials, the product of a scale and the farthest code changes by this part of a step; around the best
-/// ones, by `CLOSE` of it.
-const SPACING: f64 = 0.3;
+/// Around the best coarse trials, scales are at least this part of the distance of two coarse ones apart.
 const CLOSE: f64 = 0.15;
 
-/// Scales that are tried around the best coarse trial, and around the second: with the recipe's own, all lanes.
-const TOPS: [usize; 2] = [LANES / 2, LANES / 2 - 1];
+/// Scales that are tried around the best coarse trial, and around the second.
+const TOPS: [usize; 2] = [LANES / 2; 2];
 
 /// No scale below this part of the recipe's own is tried.
 const LOWEST: f64 = 0.2;
@@ -113,8 +112,8 @@ pub(super) struct IntegerSearch {
     ratio: f64,
     /// Whether coarse trials are all stored scales, whose own errors rank them.
     ranks_stored: bool,
-    /// The lowest points that are tried in the end, where stored scales are closer than trials: float32 has a number next to
-    /// each.
+    /// The stored scales next to each of the lowest points that are tried in the end, where stored scales are closer than
+    /// trials: float32 has one that is close enough.
     refits: usize,
     /// An error is less than that of the recipe's own scale if it is below this part of it. A quotient near the middle of two
     /// codes may be rounded to the other one, which changes a square by less than `reach * 2^-19` of it; additions round
@@ -130,7 +129,7 @@ pub(super) struct Room {
     weights: Vec<f32>,
     read: Vec<f32>,
     powers: Vec<f64>,
-    shorts: Vec<[i16; 2]>,
+    shorts: ShortsRoom,
 }
 
 impl IntegerSearch {
@@ -144,7 +143,13 @@ impl IntegerSearch {
     ) -> Self {
         let (low, high) = (limits.low.to_f64(), limits.high.to_f64());
         let reach = if has_zeros { high - low } else { -low };
-        let spacing = SPACING / reach;
+        // Between two coarse trials, the product of a scale and the farthest code changes by this part of a step.
+        let spacing = match (has_zeros, reach) {
+            (false, ..8.0) => 0.3,
+            (false, _) => 0.4,
+            (true, ..15.0) => 0.45,
+            (true, _) => 0.7,
+        } / reach;
         let stored_floats = StoredFloats::new(stored);
         let ranks_stored = stored_floats.part / 2.0 >= spacing;
         Self {
@@ -161,9 +166,9 @@ impl IntegerSearch {
             ratio: 1.0 - if ranks_stored { stored_floats.part / 2.0 } else { spacing },
             ranks_stored,
             refits: match stored_floats.part / 2.0 {
-                part if part >= spacing * 0.1 => 0,
-                part if part > spacing / 1024.0 => LANES / 2,
-                _ => LANES,
+                part if part >= spacing * 0.07 => 0,
+                part if part > spacing / 1024.0 => 2,
+                _ => 1,
             },
             less: 1.0 - reach * 2f64.powi(-19) - 2f64.powi(-16),
         }
@@ -353,9 +358,11 @@ impl<N: Real> RawKernel for Multiply<'_, N> {
 
 /// Returns the power of two that brings a magnitude to between 1 and 2, or close to it, so that no square underflows.
 fn power(amax: f64) -> f64 {
-    const MOST: i64 = 126;
+    const LEAST: i64 = -126;
+    // Its power is a subnormal float32, which is exact, and so are products of numbers as large as that with it.
+    const MOST: i64 = 127;
     let exponent = (amax.to_bits() >> Binary64::MANTISSA) as i64 - Binary64::BIAS;
-    f64::from_bits(((Binary64::BIAS - exponent.clamp(-MOST, MOST)) as u64) << Binary64::MANTISSA)
+    f64::from_bits(((Binary64::BIAS - exponent.clamp(LEAST, MOST)) as u64) << Binary64::MANTISSA)
 }
 
 /// A coarse trial, or the lowest point of its parabola.
@@ -371,17 +378,17 @@ struct Trials<'a> {
     search: &'a IntegerSearch,
     /// Times the power of two.
     elements: &'a [f32],
-    /// As integers, where coarse trials are made of these.
-    shorts: &'a [[i16; 2]],
     /// None, if all are 1.
     weights: &'a [f32],
+    shorts: Shorts<'a>,
+    /// Whether trials are made of integers but for the last ones.
+    is_short: bool,
     power: f64,
     /// The weighted sum of squares of elements.
     energy: f64,
     /// Those that are made next.
     next: Batch,
     zeros: Lanes<f64>,
-    count: usize,
     /// The best two coarse trials, and the rank of the best of the last lanes.
     tops: [Top; TOPS.len()],
     last: f64,
@@ -392,28 +399,26 @@ impl<'a> Trials<'a> {
         level: Level,
         search: &'a IntegerSearch,
         (elements, weights, power): (&'a [f32], &'a [f32], f64),
-        (amax, shorts): (f64, &'a mut Vec<[i16; 2]>),
+        (amax, shorts): (f64, &'a mut ShortsRoom),
     ) -> Self {
-        // Above 2^127 no normal power brings elements below 2, which integers of 16 bits need.
-        let energy = if weights.is_empty() && amax * power < 2.0 {
-            shorten(level, elements, shorts)
-        } else {
-            shorts.clear();
-            energy(elements, weights)
-        };
+        let most = if weights.is_empty() { CodeSums::<false>::MOST } else { CodeSums::<true>::MOST };
+        // Integers of 16 bits have room for elements below 2, and few bits of those of the smallest numbers.
+        let is_short = (1.0..2.0).contains(&(amax * power)) && search.reach <= most;
+        let energy =
+            if is_short { shorts.fill(level, elements, weights) } else { self::energy(elements, weights) };
         let none = Top { key: f32::INFINITY.to_bits(), trial: Trial::default() };
         let (low, high) = (search.low as i16, search.high as i16);
         Self {
             level,
             search,
             elements,
-            shorts,
             weights,
+            shorts: shorts.shorts(),
+            is_short,
             power,
             energy,
-            next: Batch { scales: [1.0; LANES], low: [low; LANES], high: [high; LANES] },
+            next: Batch { count: 0, scales: [1.0; LANES], low: [low; LANES], high: [high; LANES] },
             zeros: [0.0; LANES],
-            count: 0,
             tops: [none; TOPS.len()],
             last: 0.0,
         }
@@ -434,8 +439,9 @@ impl<'a> Trials<'a> {
         // As many elements of equal weight have the same deviation of sums of squares, which are uniform in a step: 0.9 over
         // its root.
         let root = total / squares.sqrt();
-        let largest = 1.0 + 3.6 / root;
+        let largest = 1.0 + 2.0 / root;
         let mut scale = (own.scale / (1.0 - 2.7 / root).max(0.25).sqrt()).min(search.most);
+        let mut lanes = LANES;
         while scale > own.scale * LOWEST {
             let least = rank(self.tops[0].key);
             let lost = (ends * least).sqrt() / self.power;
@@ -449,32 +455,22 @@ impl<'a> Trials<'a> {
                 self.add_zero_points(scale, (low, high));
                 scale *= search.ratio;
             } else {
-                scale = self.add_scales(scale, own.scale, amax);
+                scale = self.add_scales(scale, own.scale, (amax, lanes));
+                lanes = LANES / 2;
                 self.survey();
             }
         }
         self.survey();
-        self.add(own);
         for (top, count) in self.tops.into_iter().zip(TOPS) {
             self.add_around(top, count);
         }
-        let outcome = self.sums(true);
-        let own_error = outcome.errors[0];
-        let mut best = self.least(&outcome);
-        self.count = 0;
-        if search.refits > 0 {
-            let zeros = self.zeros;
-            self.add_refits(&outcome, &zeros, best.0);
-            if self.count > 0 {
-                let outcome = self.sums(true);
-                let other = self.least(&outcome);
-                best = if other.0 < best.0 { other } else { best };
-            }
-        }
-        let step = own.scale * self.power;
+        self.add_finals(own);
+        let outcome = self.sums();
+        let lane = lane(self.level.run(Rank(&outcome.errors))[0]);
+        let (own_error, step) = (outcome.errors[0], own.scale * self.power);
         let is_exact = own_error < EXACT * step * step * total;
-        let is_less = best.0 < own_error * search.less;
-        if is_less && !is_exact { best.1 } else { own }
+        let is_less = outcome.errors[lane] < own_error * search.less;
+        if is_less && !is_exact { self.trial(lane, self.next.scales[lane]) } else { own }
     }
 
     /// Returns the least and the largest element, or zero.
@@ -487,19 +483,19 @@ impl<'a> Trials<'a> {
         (f64::from(low) / self.power, f64::from(high) / self.power)
     }
 
-    /// Adds scales from one downwards to all lanes, those that limit the largest magnitude with both signs; returns the next
-    /// one.
-    fn add_scales(&mut self, mut scale: f64, own: f64, amax: f64) -> f64 {
+    /// Adds scales from one downwards to so many lanes, those that limit the largest magnitude with both signs; returns the
+    /// next one.
+    fn add_scales(&mut self, mut scale: f64, own: f64, (amax, lanes): (f64, usize)) -> f64 {
         let (search, power) = (self.search, self.power);
         let mut lane = 0;
-        while lane < LANES {
+        while lane < lanes {
             // Rounded, it may be none, or more than the scale whose largest product the dtype of the weight has.
-            let stored = search.stored.round(scale);
+            let stored = if search.ranks_stored { search.stored.round(scale) } else { scale };
             let stored = if (stored > 0.0) & (stored <= search.most) { stored } else { own };
             self.next.scales[lane] = stored * power;
             lane += 1;
             if search.has_signs && stored * (search.high + 0.5) < amax {
-                if lane == LANES {
+                if lane == lanes {
                     break;
                 }
                 self.next.scales[lane] = -stored * power;
@@ -507,7 +503,7 @@ impl<'a> Trials<'a> {
             }
             scale *= search.ratio;
         }
-        self.count = LANES;
+        self.next.count = lanes;
         scale
     }
 
@@ -523,11 +519,17 @@ impl<'a> Trials<'a> {
         let (of_low, of_high) = (search.low - low / scale, search.high - high / scale);
         let middle = of_low.midpoint(of_high).round_ties_even();
         let is_limited = of_high < of_low;
+        // One end may be limited more than the other, but without weights not much more.
+        let (of_high, of_low) = if self.weights.is_empty() {
+            (of_high.midpoint(middle) + 0.25, of_low.midpoint(middle) - 0.25)
+        } else {
+            (of_high, of_low)
+        };
         let (first, last) = if is_limited { (of_high.floor(), of_low.ceil()) } else { (middle, middle) };
         let (mut zero, last) = (first.max(search.low), last.min(search.high));
         while zero <= last {
             self.add(Trial { scale, zero });
-            if self.count == LANES {
+            if self.next.count == LANES {
                 self.survey();
             }
             zero += 1.0;
@@ -553,22 +555,29 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Adds the stored scales next to the lowest points of trials that may be better.
+    /// Makes the trials that were added around the best ones, and replaces them by the recipe's own, the best of them, and the
+    /// stored scales next to the lowest points of their parabolas.
     #[inline(never)]
-    fn add_refits(&mut self, outcome: &Outcome, zeros: &Lanes<f64>, error: f64) {
+    fn add_finals(&mut self, own: Trial) {
         let search = self.search;
-        let mut keys = keys(&outcome.lowest);
-        for _ in 0..search.refits {
-            let key = least(&keys);
-            if rank(key) >= error {
-                break;
-            }
-            keys[lane(key)] = u32::MAX;
-            let lane = lane(key);
+        let (batch, zeros) = (self.next, self.zeros);
+        let outcome = (batch.count > 0).then(|| self.trials());
+        self.next.count = 0;
+        self.add(own);
+        let Some(outcome) = outcome else { return };
+        let stored = |lane: usize| Trial { scale: batch.scales[lane] / self.power, zero: zeros[lane] };
+        let finals = self.level.run(Rank(&outcome.errors)).map(lane).map(stored);
+        for trial in finals {
+            self.add_stored(trial);
+        }
+        if search.refits == 0 {
+            return;
+        }
+        for lane in self.level.run(Rank(&outcome.lowest)).map(lane) {
             let (scale, zero) = (outcome.refits[lane] / self.power, zeros[lane]);
             let nearest = search.stored.round(scale.abs());
             let other = search.stored.other(scale.abs(), nearest);
-            for magnitude in [nearest, other].into_iter().take(LANES / search.refits) {
+            for magnitude in [nearest, other].into_iter().take(search.refits) {
                 self.add_stored(Trial { scale: magnitude.copysign(scale), zero });
             }
         }
@@ -581,13 +590,14 @@ impl<'a> Trials<'a> {
     }
 
     fn add(&mut self, Trial { scale, zero }: Trial) {
-        self.next.scales[self.count] = scale * self.power;
+        let lane = self.next.count;
+        self.next.scales[lane] = scale * self.power;
         if self.search.has_zeros {
-            self.zeros[self.count] = zero;
-            self.next.low[self.count] = (self.search.low - zero) as i16;
-            self.next.high[self.count] = (self.search.high - zero) as i16;
+            self.zeros[lane] = zero;
+            self.next.low[lane] = (self.search.low - zero) as i16;
+            self.next.high[lane] = (self.search.high - zero) as i16;
         }
-        self.count += 1;
+        self.next.count += 1;
     }
 
     /// Returns the trial of a lane.
@@ -597,25 +607,15 @@ impl<'a> Trials<'a> {
 
     /// Makes the coarse trials that were added, and keeps the best two.
     fn survey(&mut self) {
-        let Self { level, search, shorts, energy, .. } = *self;
-        if self.count == 0 {
+        if self.next.count == 0 {
             return;
         }
-        let is_stored = search.ranks_stored;
-        let outcome = if shorts.is_empty() {
-            self.sums(is_stored)
-        } else {
-            self.fill();
-            // The last one may be the block's own, which is larger, where it would be stored as zero.
-            let mut lowest = self.next.scales[0].abs();
-            for scale in self.next.scales {
-                lowest = if scale.abs() < lowest { scale.abs() } else { lowest };
-            }
-            CodeSums { shorts, batch: self.next, least: lowest, energy, is_stored }.run(level).rank(level)
-        };
-        self.count = 0;
-        self.last = rank(outcome.keys[0]);
-        for key in outcome.keys {
+        let is_stored = self.search.ranks_stored;
+        let outcome = self.trials();
+        self.next.count = 0;
+        let keys = self.level.run(Rank(if is_stored { &outcome.errors } else { &outcome.lowest }));
+        self.last = rank(keys[0]);
+        for key in keys {
             let lane = lane(key);
             let scale = if is_stored { self.next.scales[lane] } else { outcome.refits[lane] };
             let top = Top { key, trial: self.trial(lane, scale) };
@@ -628,30 +628,21 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Fills lanes without a trial by the first one, which is not better than itself.
-    fn fill(&mut self) {
-        let (count, Batch { scales, low, high }) = (self.count, &mut self.next);
-        for lane in count..LANES {
-            (scales[lane], low[lane], high[lane]) = (scales[0], low[0], high[0]);
-            self.zeros[lane] = self.zeros[0];
+    /// Makes the trials that were added, of integers or by the elements themselves.
+    fn trials(&self) -> Outcome {
+        let Self { level, shorts, weights, energy, next: ref batch, .. } = *self;
+        if !self.is_short {
+            self.sums()
+        } else if weights.is_empty() {
+            CodeSums::<false> { shorts, batch, energy }.run(level)
+        } else {
+            CodeSums::<true> { shorts, batch, energy }.run(level)
         }
     }
 
     /// Makes the trials that were added by the elements themselves.
-    fn sums(&mut self, is_stored: bool) -> Outcome {
-        self.fill();
-        let Self { level, elements, weights, energy, next: batch, .. } = *self;
-        let sought = if weights.is_empty() {
-            level.run(Sums::<false> { elements, weights, batch, energy, is_stored })
-        } else {
-            level.run(Sums::<true> { elements, weights, batch, energy, is_stored })
-        };
-        sought.rank(level)
-    }
-
-    /// Returns the least error, and its trial.
-    fn least(&self, outcome: &Outcome) -> (f64, Trial) {
-        let lane = lane(outcome.keys[0]);
-        (outcome.errors[lane], self.trial(lane, self.next.scales[lane]))
+    fn sums(&self) -> Outcome {
+        let Self { elements, weights, energy, next: ref batch, .. } = *self;
+        self.level.run(Sums { elements, weights, batch, energy })
     }
 }
