@@ -116,20 +116,21 @@ def test_no_stored_scale_is_better(scheme: str, width: int, kind: str, dtype: st
     assert 0.3 < (best.scale < 0).mean() < 0.7
 
 
+@pytest.mark.parametrize("kind", ["normal", "t5"])
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize(
     ("scheme", "width", "count"),
     [
-        ("int4_group", 128, 400),
+        ("int4_group", 128, 4_000),
         ("int8_group", 128, 60),
         ("int4_channel", 2048, 20),
         ("int8_channel", 2048, 6),
     ],
 )
 def test_no_scale_of_large_blocks_is_better(
-    scheme: str, width: int, count: int, is_weighted: bool
+    scheme: str, width: int, count: int, is_weighted: bool, kind: str
 ) -> None:
-    x = weights("t5", (count, width)).astype(np.float32)
+    x = weights(kind, (count, width)).astype(np.float32)
     importance = (
         np.random.default_rng(9).lognormal(0, 1, width).astype(np.float32) if is_weighted else None
     )
