@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CheckpointError, advise
+from castwise.checkpoint import CheckpointError, advise, survey_file, surveying
 from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers.block_types import BLOCK_TYPES
-from gguf_samples import CASES, SHAPES, file_of, plain_file, weights
+from gguf_samples import CASES, SHAPES, Array, file_of, plain_file, weights
 
 LLAMA: Any = {"consumer": "llama.cpp"}
-CLOSE = 0.3  # decibels between a sample of rows and all of them
+CLOSE = 0.3  # decibels between a sample of blocks and all of them
 LARGE = (512, 768)
 
 
@@ -76,6 +77,50 @@ def test_errors_are_those_of_all_elements(tmp_path: Path, scales: Any) -> None:
         assert math.isclose(
             ratios[small], decibels(tensors[small], scheme, scales), rel_tol=1e-4
         ), scheme
+
+
+def head_rows(case: str) -> Array:
+    """Return a weight of heads of 128 rows whose first ones differ from all others."""
+    rng = np.random.default_rng(4)
+    matrix = rng.standard_normal((1024, 1024)) * 0.02
+    if case == "first rows are zero":
+        matrix[::128] = 0
+    elif case == "first rows alone have no outliers":
+        matrix[np.arange(1024) % 128 > 0] *= np.where(rng.random(1024) < 0.02, 30, 1)
+    else:
+        matrix[517, 300] = 300  # no sample has the element that decides
+    return matrix.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "case", ["first rows are zero", "first rows alone have no outliers", "one element decides"]
+)
+def test_samples_stand_for_the_whole_weight(tmp_path: Path, case: str) -> None:
+    source, matrix = tmp_path / "model.gguf", head_rows(case)
+    plain_file(source, weights(np.float32) | {"blk.0.attn_q.weight": matrix})
+    for scheme in ("q4_0", "q8_0", "q2_k"):
+        choices = advise(source, error=1.0, formats=[scheme]).choices
+        (ratio,) = (row.sqnr_db for row in choices if "blk.0.attn_q.weight" in row.tensors)
+        assert abs(ratio - decibels(matrix, scheme)) < 2 * CLOSE  # by rows: 3 to infinite
+
+
+@pytest.mark.parametrize("shape", [(416, 224), (3, 416, 96)])
+def test_pieces_of_transposed_weights_differ_in_width(
+    tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-2 has its inputs first, which pieces cut; its survey counts all elements."""
+    monkeypatch.setattr(surveying, "_BYTES", 1 << 16)
+    name = "h.0.attn.c_attn.weight"
+    if len(shape) > 2:
+        name = "model.layers.0.mlp.experts.gate_up_proj"
+    model = {"model_type": "gpt2" if len(shape) == 2 else "gpt_oss", "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    matrix = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    empty = np.zeros((5, 0), np.float32)
+    checkpoint.save(tmp_path / "model.safetensors", {name: matrix, "empty": empty})
+    rows = {row.name: row for row in survey_file(tmp_path).tensors}
+    assert rows[name].count == matrix.size
+    assert rows["empty"].count == 0
 
 
 def test_no_weights_share_a_type(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -75,8 +75,16 @@ _TOGETHER = 1 << 8
 # Elements that are cast, or quantized, in less time than a prediction takes, at most.
 _MEASURED = 1 << 14
 
-# Elements of a large tensor, about, by which types of llama.cpp are measured: 128 blocks of 256.
-_SAMPLED = 1 << 15
+# Elements of a large tensor, about, by which types of llama.cpp are measured: 256 blocks of 256, or
+# more where a few elements have most of the squares.
+_SAMPLES = (1 << 16, 1 << 18, 1 << 20)
+
+# Elements of the largest blocks of these types; all others are parts of such a block.
+_BLOCK = 256
+_LEAST_BLOCK = 32
+
+# How many times the mean square of a tensor may be that of its sample, or the inverse: 0.4 dB.
+_CLOSE_SQUARES = 1.1
 
 # The dtypes in which decoded elements are compared with those of a tensor.
 _DECODED = (np.dtype(np.float32), np.dtype(np.float64))
@@ -288,7 +296,6 @@ class SurveyedTensor(NamedTuple):
     magnitudes: MagnitudeCounts
     small: NDArray[Any] | None  # its elements, if they are few
     counts: Survey | None  # its survey; None if they are few
-    sample: NDArray[Any]  # rows of it, at even distances; all of them if its elements are few
     # Reads it, in pieces that are surveyed, and quantized, apart from each other.
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
@@ -336,25 +343,35 @@ class Predictor:
     def decibels(self, target: str, recipe: Recipe | None = None) -> list[float | None]:
         """Return the ratio of signal to noise of each tensor alone; raises as `predict`."""
         if type_of_scheme(target) is not None:
-            return [self._block_decibels(tensor.sample, target) for tensor in self._tensors]
+            return [self._block_decibels(blocks, target) for blocks in self._blocks]
         if target not in _SCHEMES:
             return [row.sqnr_db for row in self.predict(target, recipe)]
         rows = self._losses(target, recipe, compare_stacks)
         return [row if isinstance(row, float) else row.sqnr_db for row in rows]
 
-    def _block_decibels(self, rows: NDArray[Any], target: str) -> float:
-        """Return the ratio of signal to noise of rows as blocks of a type of llama.cpp.
+    @cached_property
+    def _blocks(self) -> list[Iterable[NDArray[Any]]]:
+        """The elements of each tensor by which types of llama.cpp are measured, as matrices."""
+        return [
+            _BlocksOf(tensor).blocks() if tensor.small is None else [tensor.small]
+            for tensor in self._tensors
+        ]
+
+    def _block_decibels(self, matrices: Iterable[NDArray[Any]], target: str) -> float:
+        """Return the ratio of signal to noise of matrices as blocks of a type of llama.cpp.
 
         No scale is predicted of these, whose search looks at all elements of a block.
         """
-        matrix, name = rows.reshape(-1, rows.shape[-1]), target.upper()
-        try:
-            blocks = encode_type(matrix, name, scales=self._scales)
-        except BeyondFloat16Error:
-            return -math.inf
-        decoded = decode_type(blocks, name)
-        dtype = np.float64 if rows.dtype == np.float64 else np.float32
-        return report_losses(matrix, cast(decoded, dtype)).sqnr_db
+        name, reports = target.upper(), []
+        for rows in matrices:
+            matrix = rows.reshape(-1, rows.shape[-1])
+            try:
+                encoded = encode_type(matrix, name, scales=self._scales)
+            except BeyondFloat16Error:
+                return -math.inf
+            dtype = np.float64 if rows.dtype == np.float64 else np.float32
+            reports.append(report_losses(matrix, cast(decode_type(encoded, name), dtype)))
+        return sum(reports[1:], reports[0]).sqnr_db if reports else math.inf
 
     def _losses(
         self,
@@ -482,35 +499,78 @@ def survey_stored(
     """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
     pieces = partial(_pieces, tensors, info, model)
     small = None if info.nbytes > _BYTES else [*pieces()]
-    sample = _SampledRows(info)
-    counts: Any = sum(
-        survey(piece, threads=threads) for piece in map(sample.take, small or pieces())
-    )
+    counts: Any = sum(survey(piece, threads=threads) for piece in small or pieces())
     counts = counts or survey(np.zeros(0, np.float32))  # without a piece
     magnitudes = MagnitudeCounts.of(counts)
     return SurveyedTensor(
-        info, magnitudes, None, counts, sample.rows(), pieces if small is None else lambda: small
+        info, magnitudes, None, counts, pieces if small is None else lambda: small
     )
 
 
-class _SampledRows:
-    """Rows of a tensor at even distances, taken from its pieces as these pass."""
+class _BlocksOf:
+    """The blocks of a large tensor that stand for all of them."""
 
-    def __init__(self, info: TensorInfo) -> None:
-        self._distance = max(math.prod(info.shape) // _SAMPLED, 1)
-        self._next = 0  # the rows until the next one that is taken
-        self._taken: list[NDArray[Any]] = []
+    def __init__(self, tensor: SurveyedTensor) -> None:
+        self._tensor = tensor
+        width = next((piece.shape[-1] for piece in tensor.pieces()), 0)
+        sizes = (size for size in (_BLOCK, _LEAST_BLOCK) if size <= width)
+        self._width = next(sizes, max(width, 1))
 
-    def take(self, piece: NDArray[Any]) -> NDArray[Any]:
-        """Take rows of a piece; return it."""
-        rows = piece.reshape(-1, piece.shape[-1])
-        self._taken.append(rows[self._next :: self._distance].copy())
-        self._next = (self._next - len(rows)) % self._distance
-        return piece
+    def blocks(self) -> Iterable[NDArray[Any]]:
+        """Return the least sample whose mean square is about the tensor's, or all blocks."""
+        top = max(self._tensor.magnitudes.exponents, default=0)
+        mean = _squares(self._tensor.magnitudes, top) / max(math.prod(self._tensor.info.shape), 1)
+        for size in _SAMPLES:
+            sample = [*self._sample(size)]
+            magnitudes = [MagnitudeCounts.of(survey(blocks)) for blocks in sample]
+            squares = sum(_squares(counts, top) for counts in magnitudes)
+            drawn = squares / max(sum(blocks.size for blocks in sample), 1)
+            if mean / _CLOSE_SQUARES <= drawn <= mean * _CLOSE_SQUARES:
+                return sample
+        return _Repeated(self._all)
 
-    def rows(self) -> NDArray[Any]:
-        """Return the rows as a matrix."""
-        return np.concatenate(self._taken) if self._taken else np.zeros((0, 0), np.float32)
+    def _all(self) -> Iterator[NDArray[Any]]:
+        for piece in self._tensor.pieces():
+            width = piece.shape[-1] // self._width * self._width
+            if width and piece.size:
+                yield piece[..., :width].reshape(-1, self._width)
+
+    def _sample(self, size: int) -> Iterator[NDArray[Any]]:
+        """Yield the drawn blocks of each piece.
+
+        One block is drawn of each of so many equal parts of the tensor: rows at even distances may
+        all be the first ones of heads.
+        """
+        count = max(size // self._width, 1)
+        blocks = math.prod(self._tensor.info.shape) // self._width
+        offsets = np.arange(count) + np.random.default_rng(0).random(count)
+        drawn = np.unique((offsets * (blocks / count)).astype(np.int64))
+        begin = 0
+        for piece in self._tensor.pieces():
+            in_row = piece.shape[-1] // self._width
+            end = begin + math.prod(piece.shape[:-1]) * in_row
+            places = drawn[(drawn >= begin) & (drawn < end)] - begin
+            begin = end
+            if len(places):
+                rows = np.unravel_index(places // in_row, piece.shape[:-1])
+                columns = places[:, None] % in_row * self._width + np.arange(self._width)
+                yield piece[(*(row[:, None] for row in rows), columns)]
+
+
+class _Repeated:
+    """What a function yields, anew whenever it is iterated over."""
+
+    def __init__(self, function: Callable[[], Iterator[NDArray[Any]]]) -> None:
+        self._function = function
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return self._function()
+
+
+def _squares(magnitudes: MagnitudeCounts, top: int) -> float:
+    """Return about the sum of squares of finite elements, over that of 2 to the power of `top`."""
+    exponents = magnitudes.exponents.items()
+    return sum(count * 4.0 ** (exponent - top) for exponent, count in exponents)
 
 
 def _read_small(tensors: StoredTensors, info: TensorInfo, model: Model, _threads: int) -> _Small:
@@ -534,9 +594,7 @@ def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, 
         for (name, small), found in zip(rows, survey_rows(elements), strict=True):
             info, array = small
             pieces = partial(tuple, (array,))
-            surveyed[name] = SurveyedTensor(
-                info, MagnitudeCounts(*found), array, None, array, pieces
-            )
+            surveyed[name] = SurveyedTensor(info, MagnitudeCounts(*found), array, None, pieces)
     return surveyed
 
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from castwise.text.wording import plain
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
 import reprlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from castwise.text.wording import plain
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -145,6 +145,7 @@ pub(crate) fn add_rounded_f32s(
     low: &mut Tile<f32>,
 ) {
     let mut above = exponent_of(largest) + 1;
+    let low = low.0.as_mut_ptr(); // once, as the column lies there from the second round on
     loop {
         // Squares of roots that are scaled so are within the range of float32, in the two bands below.
         let shift = match above {
@@ -157,7 +158,6 @@ pub(crate) fn add_rounded_f32s(
             let start = RoundedSquares::DEPTH as f64 * power_of_two(2 * (top + shift));
             (start, (power_of_two(top - RoundedSquares::BINADES) as f32).to_bits())
         });
-        let low = low.0.as_mut_ptr();
         let factor = power_of_two(shift) as f32;
         // SAFETY: the column has at most a tile of numbers, for which there is room at `low`. It is another one, or the
         // numbers that are there already, of which none is read after another takes its place.
