@@ -567,7 +567,7 @@ def test_what_a_scheme_cannot_hold_is_a_public_error(options: dict[str, Any]) ->
 def test_every_array_that_a_scheme_cannot_hold_is_the_same_error(
     scheme: str, shape: tuple[int, ...], value: float
 ) -> None:
-    with pytest.raises(UnfitError, match="^x "):
+    with pytest.raises(UnfitError, match=r"^x "):
         quantize(np.full(shape, value, np.float32), scheme)
 
 
