@@ -194,6 +194,14 @@ def test_a_preset_names_its_scheme(
     assert (*weights, inputs.get("strategy")) == stated
 
 
+def test_a_name_formed_like_a_preset(tmp_path: Path, model: Path) -> None:
+    """compressed-tensors 0.20 has none of this name."""
+    text = "'W8A16_ASYM' is no preset of llm-compressor; its weights are here scheme='int8_group' b"
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.quantize_file(model, tmp_path / "out", "W8A16_ASYM")
+    checkpoint.quantize_file(model, tmp_path / "out", "int8_group", zero_points=True)
+
+
 @pytest.mark.parametrize(
     ("words", "options"),
     [
