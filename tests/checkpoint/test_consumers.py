@@ -252,6 +252,9 @@ def test_experts_in_one_tensor_have_the_recipe_of_their_model(tmp_path: Path) ->
         assert set(choice.tensors) == set(tensors)
     with pytest.raises(CheckpointError, match="recipe 'compressed-tensors' is not one that llama"):
         advise(source, error=1.0, consumer="llama.cpp", recipe="compressed-tensors")
+    text = "llama.cpp loads of gpt_oss: castwise makes only mxfp4 of .* as gpt-oss stores it; use g"
+    with pytest.raises(CheckpointError, match=text):
+        advise(source, error=1.0, consumer="llama.cpp", recipe="gguf")
 
 
 @pytest.mark.parametrize(

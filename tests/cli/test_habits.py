@@ -59,6 +59,13 @@ def examples(command: str) -> list[list[str]]:
         ("cast a", "cast SRC DST [OPTIONS]", "DST is missing; castwise cast --help shows examples"),
         ("cast a b c", "cast SRC DST [OPTIONS]", "too many arguments: c"),
         ("cast a b bf16", "cast SRC DST [OPTIONS]", "bf16; did you mean --dtype bf16?"),
+        (
+            "cast a b q4_k",
+            "cast SRC DST [OPTIONS]",
+            "too many arguments: q4_k; did you mean castwise quantize --scheme q4_k?",
+        ),
+        ("cast a b mxfp4", "cast SRC DST [OPTIONS]", "mean castwise quantize --scheme mxfp4?"),
+        ("quantize a b q4_k_m", "quantize SRC DST [OPTIONS]", "did you mean --scheme q4_k_m?"),
         ("quantize a b nvfp4", "quantize SRC DST [OPTIONS]", "did you mean --scheme nvfp4?"),
         (
             "cast a b --rounding nearest-evne",

@@ -252,6 +252,14 @@ def test_casts_within_a_budget_take_no_more_than_predicted(tmp_path: Path) -> No
             {"scheme": "nvfp4", "consumer": "vllm", "recipe": "comfy"},
             "does not load nvfp4 as comfy stores it",
         ),
+        (
+            {"dtype_map": {"default": "q4_k", "a": "mxfp4"}, "consumer": "llama.cpp"},
+            r"does not load q4_k, mxfp4 together in one checkpoint; it loads gguf \(q4_0,",
+        ),
+        (
+            {"dtype_map": {"default": "q4_k", "a": "int4_group"}, "consumer": "llama.cpp"},
+            "does not load q4_k, int4_group; it loads gguf",  # neither with another scheme
+        ),
     ],
 )
 def test_a_consumer_gets_what_it_loads(tmp_path: Path, options: dict[str, Any], words: str) -> None:

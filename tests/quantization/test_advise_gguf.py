@@ -147,6 +147,23 @@ def test_what_cannot_be_advised(tmp_path: Path, options: dict[str, Any], text: s
         advise(source, **{"bits": 5, **options})
 
 
+@pytest.mark.parametrize("options", [LLAMA, {"recipe": "gguf"}, {"formats": ["q4_0"], **LLAMA}])
+def test_rows_without_whole_blocks_have_no_other_types(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    source = plain_file(tmp_path / "model.gguf", {"blk.0.attn_q.weight": np.ones((8, 40), "f4")})
+    text = "blocks have 32 elements or more, and no row in it has whole ones; keep it as it is$"
+    with pytest.raises(CheckpointError, match=text):
+        advise(source, error=1.0, **options)
+
+
+def test_another_type_is_named_where_one_may_fit(tmp_path: Path) -> None:
+    source = plain_file(tmp_path / "model.gguf", {"blk.0.attn_q.weight": np.ones((8, 64), "f4")})
+    with pytest.raises(CheckpointError, match=r"may become q4_k; name others \(formats\)$"):
+        advise(source, error=1.0, formats=["q4_k"])
+    assert set(advise(source, error=1.0, formats=["q4_0"]).map.values()) == {"q4_0"}
+
+
 def test_quantized_files_are_refused(tmp_path: Path) -> None:
     source, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
     file_of(source, CASES["llama of 2"])

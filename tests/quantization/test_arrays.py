@@ -554,6 +554,30 @@ def test_what_a_scheme_cannot_hold_is_a_public_error(options: dict[str, Any]) ->
     assert (type(again), again.args) == (UnfitError, caught.value.args)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "shape", "value"),
+    [
+        ("q4_k", (4, 100), 1),  # no whole blocks
+        ("q4_k", (4, 256), 1e30),  # scales beyond float16
+        ("q4_k", (4, 256), np.nan),
+        ("q4_k", (), 1),
+        ("nvfp4", (), 1),
+    ],
+)
+def test_every_array_that_a_scheme_cannot_hold_is_the_same_error(
+    scheme: str, shape: tuple[int, ...], value: float
+) -> None:
+    with pytest.raises(UnfitError, match=r"^x "):
+        quantize(np.full(shape, value, np.float32), scheme)
+
+
+def test_importance_of_another_shape_is_no_unfit_array() -> None:
+    x = np.ones((4, 256), np.float32)
+    with pytest.raises(ValueError, match="importance has no axes") as caught:
+        quantize(x, "q4_k", importance=np.float32(1))
+    assert type(caught.value) is ValueError
+
+
 def test_a_pickle_of_another_table_of_layouts_is_refused() -> None:
     q = quantize(w(16, 128), "nvfp4", recipe="modelopt")
     state = q.__getstate__()

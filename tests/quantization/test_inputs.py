@@ -194,6 +194,41 @@ def test_a_preset_names_its_scheme(
     assert (*weights, inputs.get("strategy")) == stated
 
 
+def test_a_name_formed_like_a_preset(tmp_path: Path, model: Path) -> None:
+    """compressed-tensors 0.20 has none of this name."""
+    text = "'W8A16_ASYM' is no preset of llm-compressor; its weights are here scheme='int8_group' b"
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.quantize_file(model, tmp_path / "out", "W8A16_ASYM")
+    checkpoint.quantize_file(model, tmp_path / "out", "int8_group", zero_points=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["MXFP4"], "--scheme mxfp4 --inputs dynamic"),
+        (["NVFP4"], "--scheme nvfp4 --inputs SCALE"),
+        (["FP8_BLOCK"], "--scheme fp8_block --inputs dynamic --recipe compressed-tensors"),
+        (["mxfp4"], None),
+        (["MXFP4", "--inputs", "dynamic"], None),
+        (["MXFP4", "--for", "llama.cpp"], None),  # which calls its own type so
+        (["MXFP4", "--quiet"], None),
+    ],
+)
+def test_a_scheme_in_capitals_is_no_preset(
+    tmp_path: Path,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    options: str | None,
+) -> None:
+    assert main(["quantize", str(model), str(tmp_path / "out"), "--scheme", *words]) == 0
+    said = capsys.readouterr().err
+    if options is None:
+        assert "preset" not in said
+    else:
+        assert f"; the preset {words[0]} of llm-compressor is {options}" in said
+
+
 def test_methods_that_need_data_are_named(tmp_path: Path, model: Path) -> None:
     with pytest.raises(CheckpointError, match="needs data, which castwise does not take: use llm-"):
         checkpoint.quantize_file(model, tmp_path / "out", "gptq")

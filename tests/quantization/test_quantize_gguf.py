@@ -26,6 +26,7 @@ from imatrix import write_sums
 from numpy.typing import NDArray
 from producer_models.gguf import header
 from whole_models import dense, of_experts
+from whole_models import model as gpt_oss_model
 
 Array = NDArray[Any]
 Framework = Callable[[str], ModuleType]
@@ -447,6 +448,22 @@ def test_heads_whose_rows_change_places(tmp_path: Path, framework: Framework) ->
     checkpoint.dequantize_file(out, back, "float32")
     names = [name for name in plain if name.endswith("_proj.weight")]
     back_as_decoded(plain, back, "q5_1", names)
+
+
+def test_plain_experts_of_gpt_oss_become_mxfp4_alone(tmp_path: Path) -> None:
+    """The refusal of another type has a way to a file that works."""
+    source, folder, out = tmp_path / "plain", tmp_path / "folder", tmp_path / "out.gguf"
+    checkpoint.dequantize_file(gpt_oss_model(tmp_path / "model"), source)
+    text = (
+        r"plain cannot be quantized: tensor 'model.layers.0.mlp.experts.\w+' is not quantized, .* "
+        r"the other way round; make them mxfp4 in a folder \(castwise quantize --scheme mxfp4 "
+        r"--recipe gpt-oss\), and transcode that \(castwise transcode --to gguf\)$"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.quantize_file(source, out, "q4_0")
+    checkpoint.quantize_file(source, folder, "mxfp4", recipe="gpt-oss")
+    checkpoint.transcode_file(folder, out, "gguf")
+    assert types_of(out)["blk.0.ffn_down_exps.weight"] == "MXFP4"
 
 
 def test_experts_of_a_folder_are_stacked(tmp_path: Path, framework: Framework) -> None:

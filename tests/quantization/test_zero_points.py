@@ -96,8 +96,15 @@ def test_other_schemes_of_a_map_have_none(tmp_path: Path, source: Path) -> None:
     [
         ({"scheme": "nvfp4"}, "zero_points=True: .* stores nvfp4 without zero points; leave it"),
         ({"scheme": "int4_group", "recipe": "modelopt"}, "or use int4_group, int8_group of compr"),
-        ({"scheme": "int4_group", "inputs": "dynamic"}, "zero points beside inputs='dynamic'"),
+        (
+            {"scheme": "int4_group", "inputs": "dynamic"},
+            "zero points beside inputs='dynamic'; leave out zero_points or inputs$",
+        ),
         ({"scheme": "int4_channel"}, "stores int4_channel without zero points"),
+        (
+            {"scheme": "fp8_channel", "inputs": "dynamic"},
+            "leave it out, or use int4_group, int8_group of compressed-tensors, without inputs$",
+        ),
     ],
 )
 def test_what_has_no_zero_points(

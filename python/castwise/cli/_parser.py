@@ -196,19 +196,26 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _option_hint(command: CommandParser, values: Sequence[str]) -> str:
-    """Return the option of a command that takes the only value, if that names a format or scheme.
+    """Return the option that takes the only value, if that names a format or scheme.
 
     Functions of numpy and of castwise take a dtype or scheme without a keyword.
     """
-    from castwise import quantization  # noqa: PLC0415 - where the arguments are wrong alone
+    # Where the arguments are wrong alone.
+    from castwise import quantization  # noqa: PLC0415
+    from castwise.checkpoint.planning.written_schemes import scheme_names  # noqa: PLC0415
+    from castwise.quantization.producers.block_types import MIXES  # noqa: PLC0415
 
     options = command._option_string_actions
     if len(values) != 1:
         return ""
-    if "--scheme" in options and values[0] in {scheme.name for scheme in quantization.schemes()}:
+    written = {*scheme_names(), *MIXES}
+    scheme_values = written.union(scheme.name for scheme in quantization.schemes())
+    if "--scheme" in options and values[0] in scheme_values:
         return f"; did you mean --scheme {values[0]}?"
     if "--dtype" in options:
         with suppress(TypeError, ValueError):
             castwise.caster("float32", values[0])
             return f"; did you mean --dtype {values[0]}?"
+    if command.prog.endswith(" cast") and values[0] in written:
+        return f"; did you mean castwise quantize --scheme {values[0]}?"
     return ""

@@ -44,6 +44,14 @@ _EXAMPLES = (
     "quantize model small --scheme mxfp8_e4m3 --map llama --dry-run --measure",
 )
 
+# Schemes whose names in capitals, which are taken too, are presets with quantized inputs.
+_PRESETS = {
+    "FP8_BLOCK": "--scheme fp8_block --inputs dynamic --recipe compressed-tensors",
+    "MXFP4": "--scheme mxfp4 --inputs dynamic",
+    "NVFP4": "--scheme nvfp4 --inputs SCALE, whose scales come from data there, and are a constant "
+    "here",
+}
+
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse nothing to quantize to."""
@@ -58,6 +66,10 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
         return
     recipe = summary.options["recipe"]
     schemes = written_names({row.target for row in summary.rows})
+    preset = _PRESETS.get(options.scheme) if options.consumer != "llama.cpp" else None
+    if preset is not None:
+        name = options.scheme
+        say(f"this is {name.lower()} of {recipe}; the preset {name} of llm-compressor is {preset}")
     needs = (needed_inputs(options.consumer, recipe, scheme) for scheme in schemes)
     # Blocks of another size than the scheme's have no statement of inputs.
     if options.block is None and are_inputs_plain(schemes, recipe) and not any(needs):

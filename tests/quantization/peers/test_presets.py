@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from castwise import checkpoint
-from castwise.quantization.producers.registry import WRITTEN_WITH_INPUTS
+from castwise.quantization.producers.registry import NO_PRESETS, WRITTEN_WITH_INPUTS
+from castwise.quantization.producers.registry import PRESETS as PRESETS_BY_NAME
 from producer_libraries import llama
 
 CT = "compressed-tensors"
@@ -78,6 +79,13 @@ def test_each_scheme_has_its_preset() -> None:
     for inputs, presets in (("dynamic", PRESETS), ("float8", OF_FLOAT8)):
         rows = [row for row in WRITTEN_WITH_INPUTS if row.inputs == inputs]
         assert {(row.recipe, row.scheme) for row in rows} == {(CT, scheme) for scheme in presets}
+
+
+def test_names_that_are_presets() -> None:
+    from compressed_tensors.quantization.quant_scheme import PRESET_SCHEMES  # noqa: PLC0415
+
+    assert PRESETS_BY_NAME.keys() <= PRESET_SCHEMES.keys()
+    assert NO_PRESETS.keys().isdisjoint(PRESET_SCHEMES)
 
 
 @pytest.mark.parametrize(

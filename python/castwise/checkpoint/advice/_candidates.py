@@ -28,6 +28,7 @@ from castwise.checkpoint.planning.written_schemes import (
 )
 from castwise.models.architecture import Architecture
 from castwise.models.model import MATRIX
+from castwise.quantization.producers.block_types import BLOCK_TYPES
 from castwise.quantization.producers.registry import SEVERAL, TYPED, WRITTEN
 from castwise.text.spelling import suggestion
 from castwise.text.wording import parenthesis, setting
@@ -35,6 +36,9 @@ from castwise.text.wording import parenthesis, setting
 _WIDE_BITS = 16
 WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
 """Formats that need no scale, to which weights are cast."""
+
+# The elements of the smallest blocks of llama.cpp.
+_LEAST_BLOCK = min(elements for _, elements, _ in BLOCK_TYPES.values())
 
 # Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most.
 _HEADER_ENTRY = 110
@@ -171,9 +175,15 @@ def find_candidates(
                     nbytes += entry_bytes[name]
                     sizes.setdefault(name, {})[target] = nbytes
     if not sizes:
+        weights = [info for info in infos.values() if info.kind == "float" and len(info.shape) > 1]
+        remedy = "keep it as it is" if formats is None else "name others " + parenthesis("formats")
+        if recipe == TYPED and all(info.shape[-1] % _LEAST_BLOCK for info in weights):
+            remedy = (
+                f"blocks have {_LEAST_BLOCK} elements or more, and no row in it has whole ones; "
+                "keep it as it is"
+            )
         raise CheckpointError(
-            f"{source.path}: no weight in it may become {' or '.join([*schemes, *wide])}; "
-            "name others " + parenthesis("formats")
+            f"{source.path}: no weight in it may become {' or '.join([*schemes, *wide])}; " + remedy
         )
     tensors = {name: infos[name] for name in infos if name in sizes}
     all_sizes = {

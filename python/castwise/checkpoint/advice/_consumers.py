@@ -46,7 +46,8 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
     types = {kind for part in source.components for kind in part.statement.model_types}
     owners = (producer_of_model(kind) for kind in types)
     owner = next((producer.name for producer in owners if producer is not None), "")
-    loads = {loading.recipe: loading for loading in consumer.loads}
+    all_loads = {loading.recipe: loading for loading in consumer.loads}
+    loads = all_loads
     if consumer.form is not None:
         own = consumer.form if isinstance(source.file, WholeModelReader) else owner
         if own != consumer.form:
@@ -57,8 +58,15 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
         return Limits(consumer, loading.recipe, loading, _dtype(source))
     producer = known_recipe(recipe)
     if producer is None or producer.name not in loads:
+        subject, reason = consumer.name, ""
+        if producer is not None and producer.name in all_loads and [*loads] == [owner]:
+            subject += f" loads of {' and '.join(sorted(types))}"
+            made = " and ".join(loads[owner].all_schemes)
+            reason = f": castwise makes only {made} of its plain experts, as {owner} stores it"
+        else:
+            subject += " loads"
         raise CheckpointError(
-            setting("recipe", recipe) + f" is not one that {consumer.name} loads; use "
+            setting("recipe", recipe) + f" is not one that {subject}{reason}; use "
             f"{', '.join(loads)}, or leave it out"
         )
     return Limits(consumer, recipe, loads[producer.name], _dtype(source))

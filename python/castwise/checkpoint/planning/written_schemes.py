@@ -18,6 +18,7 @@ from castwise.quantization.producers.producer import EncodedModules, Encoding, S
 from castwise.quantization.producers.registry import (
     CALIBRATED,
     CONVERTED_TO,
+    NO_PRESETS,
     PRESETS,
     SEVERAL,
     TYPED,
@@ -49,11 +50,14 @@ def scheme_named(name: object) -> Scheme:
             setting("scheme", name) + ": castwise writes no checkpoint of it; it writes "
             f"{', '.join(rows)}"
         )
-    if isinstance(name, str) and (preset := PRESETS.get(name.upper())) is not None:
+    presets = {**PRESETS, **NO_PRESETS}
+    if isinstance(name, str) and (preset := presets.get(name.upper())) is not None:
         scheme, options = preset
         names = [argument(option, value) for option, value in options.items()]
         beside = " beside " + join(", ", names) if names else ""
         text = " is a preset of llm-compressor; here it is "
+        if name.upper() in NO_PRESETS:
+            text = " is no preset of llm-compressor; its weights are here "
         raise CheckpointError(setting("scheme", name) + text + argument("scheme", scheme) + beside)
     if isinstance(name, str) and name.upper() in CALIBRATED:
         raise CheckpointError(
@@ -174,9 +178,17 @@ def recipe_for(
     loads = ", ".join(f"{name} ({', '.join(each)})" for name, each in rows if each)
     storage_text = "" if recipe is None else f" as {recipe} stores it"
     storage_text += "" if inputs is None else " with " + argument("inputs", inputs)
+    loaded = {
+        name
+        for loading in consumer.loads
+        if recipe_name in {None, loading.recipe}
+        for name in loading.with_inputs(inputs)
+        if _states(name, loading.recipe, inputs)
+    }
+    together = " together in one checkpoint" if {*names} <= loaded and len({*names}) > 1 else ""
     raise CheckpointError(
         setting("consumer", consumer.name)
-        + f" does not load {', '.join(names)}"
+        + f" does not load {', '.join(names)}{together}"
         + storage_text
         + f"; it loads {loads or 'none so'}"
     )
@@ -320,17 +332,21 @@ def check_zeros(names: Sequence[str], recipe: str, inputs: str | float | None) -
     """
     if any(row_with_zeros(name, recipe, inputs) for name in names):
         return
+    problem = (
+        argument("zero_points", True)
+        + f": {recipe} stores {' and '.join(names)} without zero points"
+        + ("" if inputs is None else " beside " + argument("inputs", inputs))
+    )
+    if any(row_with_zeros(name, recipe, None) for name in names):
+        raise CheckpointError(
+            problem + "; leave out " + argument("zero_points") + " or " + argument("inputs")
+        )
     others: dict[str, list[str]] = {}
     for row in WRITTEN_WITH_ZEROS:
         others.setdefault(row.recipe, []).append(row.scheme)
     texts = (f"{', '.join(schemes)} of {name}" for name, schemes in others.items())
-    beside = "" if inputs is None else " beside " + argument("inputs", inputs)
-    raise CheckpointError(
-        argument("zero_points", True)
-        + f": {recipe} stores {' and '.join(names)} without zero points"
-        + beside
-        + f"; leave it out, or use {'; '.join(texts)}"
-    )
+    beside = "" if inputs is None else ", without " + argument("inputs")
+    raise CheckpointError(problem + f"; leave it out, or use {'; '.join(texts)}" + beside)
 
 
 def checked_inputs(value: object) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise._core import finfo
+from castwise._core import UnfitError, finfo
 
 MAX_SIZE = 2**63 - 1  # of an axis of numpy, whose sizes are intp
 MAX_SEED = 2**64 - 1
@@ -53,11 +53,16 @@ def magnitude(amax: object) -> float:
     raise ValueError(f"amax={amax!r} is not valid; use a finite number of 0 or more.")
 
 
-def check_float(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "x") -> None:
+def check_float(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    name: str = "x",
+    shape_error: type[ValueError] = UnfitError,
+) -> None:
     """Refuse arrays that are not of a real float dtype, or have no axes.
 
     TypeError: they have another dtype.
-    ValueError: they have no axes.
+    `shape_error`: they have no axes, and so no blocks.
     """
     try:
         is_float = finfo(dtype).kind == "float"
@@ -66,4 +71,4 @@ def check_float(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "x") -
     if not is_float:
         raise TypeError(f"{name} has dtype {dtype}; give an array of a real float dtype.")
     if not shape:
-        raise ValueError(f"{name} has no axes; reshape it to (1,).")
+        raise shape_error(f"{name} has no axes; reshape it to (1,).")

@@ -234,7 +234,7 @@ def _of_block_type(
         fallback = FALLBACKS.get(name, name)
         fits = columns % BLOCK_TYPES[fallback][1] == 0
         use = f", or use {fallback.lower()!r}" if fits else ""
-        raise ValueError(
+        raise UnfitError(
             f"x has {columns} elements along axis {axis}, and {row.name} needs whole blocks of "
             f"{elements}; pad them{use}."
         )
@@ -243,7 +243,7 @@ def _of_block_type(
     matrix = views.of_weight(x).reshape(math.prod(views.core_shape[:-1]), columns)
     if not math.isfinite(block_amax(matrix)):
         index = tuple(map(int, np.argwhere(~np.isfinite(cast(x, np.float64)))[0]))
-        raise ValueError(
+        raise UnfitError(
             f"x has {x[index]} at index {list(index)}, for which no scale is right; mend it."
         )
     scales = str(options["scales"][0])
@@ -269,7 +269,7 @@ def _of_block_type(
         blocks = encode_type(matrix, name, threads, importance=importance, scales=scales)
         blocks = blocks.reshape(views.data_shape)
     except BeyondFloat16Error as error:
-        raise ValueError(f"x cannot be {row.name}: {error}; divide x by a number.") from error
+        raise UnfitError(f"x cannot be {row.name}: {error}; divide x by a number.") from error
     fields = fields_of(views, blocks)
     names: dict[str, Any] = {"scheme": row.name, "recipe": TYPED}
     return QuantizedArray(
@@ -334,7 +334,7 @@ def quantize_each(
 def _read_importance(importance: ArrayLike) -> Array:
     """Read numbers that weight errors as float32; refuse other ones than floats, and only zeros."""
     array = read_array("importance", importance)
-    check_float(array.shape, array.dtype, "importance")
+    check_float(array.shape, array.dtype, "importance", ValueError)
     with np.errstate(over="ignore"):  # what becomes infinite is refused by its index
         numbers = array.astype(np.float32, copy=False)
     if numbers.size and not numbers.any():

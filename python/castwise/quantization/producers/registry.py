@@ -234,5 +234,9 @@ PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "MXFP8A16": ("mxfp8_e4m3", {}),
     "MXFP8": ("mxfp8_e4m3", {"inputs": "dynamic"}),
 }
+# Names that are formed like those of presets, but are none of compressed-tensors 0.20.
+NO_PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "W8A16_ASYM": ("int8_group", {"zero_points": True}),
+}
 # Methods that measure what a model computes.
 CALIBRATED = {"AWQ", "GPTQ", "SMOOTHQUANT", "AUTOROUND"}

@@ -43,6 +43,11 @@ from castwise.quantization.weights.decoding import Slab as Cut
 # The code of NaN in E8M0, which llama.cpp takes for a number.
 _NAN = 255
 _F32 = "float32"
+# What makes a file of a plain model whose experts have no way to one.
+_EXPERTS_FIRST = (
+    "make them mxfp4 in a folder (castwise quantize --scheme mxfp4 --recipe gpt-oss), and "
+    "transcode that (castwise transcode --to gguf)"
+)
 # The format of blocks of bytes.
 _CODES = np.dtype(np.uint8).name
 
@@ -140,9 +145,10 @@ class WholeModel:
         weight, info = self._weights.get(name), self._stored_tensors[name]
         shape = info.shape if weight is None else weight.plan.matrix_shape
         if weight is None and len(shape) == STACK:
+            # What is quantized otherwise is decoded; a plain model has nothing to decode.
             raise CheckpointError(
                 f"tensor {name!r} is not quantized, and {self._format.label} has such experts the "
-                f"other way round; {AGAIN}"
+                f"other way round; {AGAIN if self._weights else _EXPERTS_FIRST}"
             )
         if shape != tensor.shape:
             raise CheckpointError(
