@@ -612,6 +612,8 @@ MIXED = "all layers but experts by one group .* choose one scheme for them, or n
             ("int4_group", False, {"dtype_map": {r".*mlp.*": other}}, "transformers", MIXED)
             for other in ("int8_group", "fp8_channel")
         ),
+        ("int4_group", True, {}, "sglang", "no method for experts of int4_group with zero points"),
+        ("int8_group", False, {}, "sglang", "linear layers of int8_group with zero points"),
     ],
 )
 def test_zero_points_that_a_consumer_does_not_load(  # noqa: PLR0917
@@ -641,6 +643,29 @@ def test_zero_points_of_one_scheme_are_loaded(tmp_path: Path, scheme: Any) -> No
     checkpoint.quantize_file(source, tmp_path / "out", scheme, dtype_map=mapping, **options)
     (problem,) = checkpoint.verify_loading(tmp_path / "out", "transformers").problems
     assert problem.option == "dequantize=True"
+    assert checkpoint.verify_loading(tmp_path / "out", "vllm").loads
+    loads = checkpoint.verify_loading(tmp_path / "out", "sglang").loads
+    assert loads is (scheme == "int4_group")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_vllm_reads_no_zero_points_of_embeddings(tmp_path: Path, symmetric: bool) -> None:
+    tensors = weight("blocks.0.fc.weight", "plain") | weight("blocks.0.table.weight", "int4_group")
+    section = stated(CT, {"int4_group": [r"re:.*table$"]}, [])
+    if not symmetric:
+        group = section["config_groups"]["group_0"]
+        group["weights"] = {**group["weights"], "symmetric": False}
+        zeros = np.zeros((OUT // 8, IN // 32), np.int32)
+        tensors["blocks.0.table.weight_zero_point"] = zeros
+    folder = write(tmp_path / "model", "Frob", tensors, section)
+    file = tmp_path / "frob.txt"
+    file.write_text(
+        "# castwise architectures 1\n\nblocks.#.fc.weight linear\n"
+        "blocks.#.table.weight embedding\n\nfrob - - Frob=0\n"
+    )
+    found = checkpoint.verify_loading(folder, "vllm", architecture=file)
+    assert found.loads is symmetric
+    assert [row.module for row in found.problems] == ([] if symmetric else ["blocks.0.table"])
 
 
 @pytest.mark.parametrize(("scheme", "inputs"), [("mxfp4", "float8"), ("fp8_block", "dynamic")])
@@ -666,6 +691,17 @@ def test_inputs_in_groups_that_columns_are_no_multiple_of(
             source, tmp_path / "other", scheme, consumer="transformers", **options
         )
     assert not (tmp_path / "other").exists()
+
+
+def test_vllm_takes_no_float8_inputs_beside_mxfp4(tmp_path: Path) -> None:
+    source = plain_model(tmp_path / "model")
+    options: Any = {"recipe": CT}
+    checkpoint.quantize_file(source, tmp_path / "mx", "mxfp4", inputs="dynamic", **options)
+    assert checkpoint.verify_loading(tmp_path / "mx", "vllm").loads
+    checkpoint.quantize_file(source, tmp_path / "out", "mxfp4", inputs="float8", **options)
+    found = checkpoint.verify_loading(tmp_path / "out", "vllm")
+    assert found.loads is False
+    assert "linear layers of mxfp4 with float8 inputs" in str(found.problems[0])
 
 
 def mlx_weight(name: str, bits: int = 4, group: int = 32) -> Arrays:

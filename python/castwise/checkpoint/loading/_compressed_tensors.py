@@ -121,6 +121,11 @@ class Arguments:
         return f"{'fp' if self.kind == 'float' else 'int'}{self.bits}_{self.strategy}"
 
     @property
+    def has_float8_inputs(self) -> bool:
+        """True for MXFP4 beside inputs of 8 bits, as of the preset `MXFP4XFP8`."""
+        return self.scheme == "mxfp4" and self.input_bits == BYTE_BITS
+
+    @property
     def of_weights(self) -> Arguments:
         """The same without what is stated of inputs, which decides nothing of decoding."""
         return replace(self, inputs=False, dynamic=False, input_bits=0, input_group=0)
