@@ -593,6 +593,117 @@ def test_quantize_says_who_does_not_load_it(
     assert not (tmp_path / "other").exists()
 
 
+def plain_model(folder: Path, *, experts: bool = False, columns: int = 4 * IN) -> Path:
+    """Write a model of one layer that is not quantized."""
+    names = [f"mlp.experts.{n}.{name}" for n in range(EXPERTS) for name in ("gate", "up", "down")]
+    layers = {f"{name}_proj": part("plain") for name in names} if experts else {}
+    layers |= {} if experts else {name: part("plain", (OUT, columns)) for name in MLP}
+    architecture = "Qwen3MoeForCausalLM" if experts else "LlamaForCausalLM"
+    return write(folder, architecture, decoder(layers, "plain"), None)
+
+
+MIXED = "all layers but experts by one group .* choose one scheme for them, or no zero points"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "experts", "options", "consumer", "text"),
+    [
+        *(
+            ("int4_group", False, {"dtype_map": {r".*mlp.*": other}}, "transformers", MIXED)
+            for other in ("int8_group", "fp8_channel")
+        ),
+        ("int4_group", True, {}, "sglang", "no method for experts of int4_group with zero points"),
+        ("int8_group", False, {}, "sglang", "linear layers of int8_group with zero points"),
+    ],
+)
+def test_zero_points_that_a_consumer_does_not_load(  # noqa: PLR0917
+    tmp_path: Path, scheme: Any, experts: bool, options: Any, consumer: Any, text: str
+) -> None:
+    source = plain_model(tmp_path / "model", experts=experts)
+    options = {"recipe": CT, "block": 32, **options}
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.quantize_file(
+            source, tmp_path / "out", scheme, consumer=consumer, zero_points=True, **options
+        )
+    assert not (tmp_path / "out").exists()
+    checkpoint.quantize_file(source, tmp_path / "out", scheme, zero_points=True, **options)
+    found = checkpoint.verify_loading(tmp_path / "out", consumer)
+    assert found.problems
+    assert all(re.search(text, str(row)) and row.option is None for row in found.problems)
+    # Without zero points, the same is loaded.
+    checkpoint.quantize_file(source, tmp_path / "plain", scheme, consumer=consumer, **options)
+    assert checkpoint.verify_loading(tmp_path / "plain", consumer).loads
+
+
+@pytest.mark.parametrize("scheme", ["int4_group", "int8_group"])
+def test_zero_points_of_one_scheme_are_loaded(tmp_path: Path, scheme: Any) -> None:
+    source = plain_model(tmp_path / "model")
+    options: Any = {"recipe": CT, "zero_points": True, "block": 32}
+    mapping: Any = {r".*mlp.*": "keep"}
+    checkpoint.quantize_file(source, tmp_path / "out", scheme, dtype_map=mapping, **options)
+    (problem,) = checkpoint.verify_loading(tmp_path / "out", "transformers").problems
+    assert problem.option == "dequantize=True"
+    assert checkpoint.verify_loading(tmp_path / "out", "vllm").loads
+    loads = checkpoint.verify_loading(tmp_path / "out", "sglang").loads
+    assert loads is (scheme == "int4_group")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_vllm_reads_no_zero_points_of_embeddings(tmp_path: Path, symmetric: bool) -> None:
+    tensors = weight("blocks.0.fc.weight", "plain") | weight("blocks.0.table.weight", "int4_group")
+    section = stated(CT, {"int4_group": [r"re:.*table$"]}, [])
+    if not symmetric:
+        group = section["config_groups"]["group_0"]
+        group["weights"] = {**group["weights"], "symmetric": False}
+        zeros = np.zeros((OUT // 8, IN // 32), np.int32)
+        tensors["blocks.0.table.weight_zero_point"] = zeros
+    folder = write(tmp_path / "model", "Frob", tensors, section)
+    file = tmp_path / "frob.txt"
+    file.write_text(
+        "# castwise architectures 1\n\nblocks.#.fc.weight linear\n"
+        "blocks.#.table.weight embedding\n\nfrob - - Frob=0\n"
+    )
+    found = checkpoint.verify_loading(folder, "vllm", architecture=file)
+    assert found.loads is symmetric
+    assert [row.module for row in found.problems] == ([] if symmetric else ["blocks.0.table"])
+
+
+@pytest.mark.parametrize(("scheme", "inputs"), [("mxfp4", "float8"), ("fp8_block", "dynamic")])
+@pytest.mark.parametrize("columns", [256, 192])
+def test_inputs_in_groups_that_columns_are_no_multiple_of(
+    tmp_path: Path, scheme: Any, inputs: str, columns: int
+) -> None:
+    source = plain_model(tmp_path / "model", columns=columns)
+    mapping: Any = {r".*self_attn.*": "keep"}
+    options: Any = {"recipe": CT, "inputs": inputs, "dtype_map": mapping}
+    checkpoint.quantize_file(source, tmp_path / "out", scheme, **options)
+    found = checkpoint.verify_loading(tmp_path / "out", "transformers")
+    if columns == 256:
+        assert found.loads
+        return
+    assert {row.module.rpartition(".")[2] for row in found.problems} == {
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    with pytest.raises(CheckpointError, match="quantizes its inputs in groups of 128"):
+        checkpoint.quantize_file(
+            source, tmp_path / "other", scheme, consumer="transformers", **options
+        )
+    assert not (tmp_path / "other").exists()
+
+
+def test_vllm_takes_no_float8_inputs_beside_mxfp4(tmp_path: Path) -> None:
+    source = plain_model(tmp_path / "model")
+    options: Any = {"recipe": CT}
+    checkpoint.quantize_file(source, tmp_path / "mx", "mxfp4", inputs="dynamic", **options)
+    assert checkpoint.verify_loading(tmp_path / "mx", "vllm").loads
+    checkpoint.quantize_file(source, tmp_path / "out", "mxfp4", inputs="float8", **options)
+    found = checkpoint.verify_loading(tmp_path / "out", "vllm")
+    assert found.loads is False
+    assert "linear layers of mxfp4 with float8 inputs" in str(found.problems[0])
+
+
 def mlx_weight(name: str, bits: int = 4, group: int = 32) -> Arrays:
     return {
         f"{name}.weight": np.zeros((OUT, IN * bits // 32), np.uint32),
@@ -695,12 +806,15 @@ def test_a_block_may_be_a_text_in_files_of_compressed_tensors(tmp_path: Path) ->
     write(plain, *right("embedding")[:1], decoder({}, "plain", (*ATTENTION, *MLP)), None)
     checkpoint.quantize_file(plain, tmp_path / "model", "fp8_block", recipe=CT, inputs="dynamic")
     config = json.loads((tmp_path / "model/config.json").read_text())
-    weights = config["quantization_config"]["config_groups"]["group_0"]["weights"]
-    assert weights["block_structure"] == [128, 128]
-    weights["block_structure"] = "128x128"
+    group = config["quantization_config"]["config_groups"]["group_0"]
+    assert group["weights"]["block_structure"] == [128, 128]
+    group["weights"]["block_structure"] = "128x128"
     (tmp_path / "model/config.json").write_text(json.dumps(config))
-    for consumer in ("transformers", "vllm", "sglang"):
+    for consumer in ("vllm", "sglang"):
         assert not checkpoint.verify_loading(tmp_path / "model", consumer).problems
+    group["input_activations"] = None  # whose groups of 128 these columns do not fill
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    assert not checkpoint.verify_loading(tmp_path / "model", "transformers").problems
     found = checkpoint.inspect(tmp_path / "model").quantization
     assert found is not None
     assert {weight.block for weight in found.weights} == {(128, 128)}

@@ -172,6 +172,29 @@ def test_transformers_decodes_zero_points(
     assert not torch.equal(found, logits(llama(plain)))
 
 
+@pytest.mark.parametrize("other", ["int8_group", "fp8_channel"])
+def test_transformers_decodes_zero_points_of_one_scheme_alone(
+    tmp_path: Path, plain: Path, other: Any
+) -> None:
+    """It decodes all layers by the first group: to other weights, or not at all."""
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig  # noqa: PLC0415
+
+    model, decoded = tmp_path / "model", tmp_path / "decoded"
+    mapping = {r".*mlp.*": other, "default": "int4_group"}
+    written: Any = {"dtype_map": mapping, "recipe": CT, "zero_points": True}
+    checkpoint.quantize_file(plain, model, **written)
+    checkpoint.dequantize_file(model, decoded)
+    (problem,) = checkpoint.verify_loading(model, "transformers").problems
+    assert problem.option is None
+    options: Any = {"quantization_config": CompressedTensorsConfig(dequantize=True)}
+    if other == "fp8_channel":
+        with pytest.raises(RuntimeError):
+            AutoModelForCausalLM.from_pretrained(model, **options)
+        return
+    found = logits(AutoModelForCausalLM.from_pretrained(model, **options))
+    assert not torch.allclose(found, logits(llama(decoded)), rtol=0.1)
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.03])
 def test_a_constant_scale_of_inputs(tmp_path: Path, plain: Path, scale: float) -> None:
     """compressed-tensors divides by what it stores, so that is the reciprocal."""

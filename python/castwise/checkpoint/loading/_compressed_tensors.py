@@ -58,6 +58,9 @@ class Arguments:
     # True if inputs are quantized, too, and if their scales are computed while the model runs.
     inputs: bool
     dynamic: bool
+    # `num_bits` and `group_size` of inputs; 0 where there are none.
+    input_bits: int
+    input_group: int
 
     @classmethod
     def of(cls, group: Mapping[str, Any], whole: Mapping[str, Any]) -> Arguments | None:
@@ -67,6 +70,8 @@ class Arguments:
             return None
         size, block = weights.get("group_size"), weights.get("block_structure")
         inputs = group.get("input_activations")
+        input_values = inputs if isinstance(inputs, Mapping) else {}
+        input_size = input_values.get("group_size")
         block = sides_of(block)
         strategy = weights.get("strategy") or _strategy(size, block)
         arguments = cls(
@@ -79,7 +84,9 @@ class Arguments:
             form="",
             has_order=weights.get("actorder") in {"group", "dynamic"},
             inputs=isinstance(inputs, Mapping),
-            dynamic=isinstance(inputs, Mapping) and bool(inputs.get("dynamic")),
+            dynamic=bool(input_values.get("dynamic")),
+            input_bits=int(input_values.get("num_bits") or 8) if input_values else 0,
+            input_group=int(input_size) if input_size and input_size > 0 else 0,
         )
         form_text = group.get("format") or whole.get("format")
         form = (
@@ -112,6 +119,24 @@ class Arguments:
             name = self.form.partition("-")[0]
             return {"mxfp6": "mxfp6_e2m3", "mxfp8": "mxfp8_e4m3"}.get(name, name)
         return f"{'fp' if self.kind == 'float' else 'int'}{self.bits}_{self.strategy}"
+
+    @property
+    def has_float8_inputs(self) -> bool:
+        """True for MXFP4 beside inputs of 8 bits, as of the preset `MXFP4XFP8`."""
+        return self.scheme == "mxfp4" and self.input_bits == BYTE_BITS
+
+    @property
+    def of_weights(self) -> Arguments:
+        """The same without what is stated of inputs, which decides nothing of decoding."""
+        return replace(self, inputs=False, dynamic=False, input_bits=0, input_group=0)
+
+    def splits_inputs(self, module: Module) -> bool:
+        """Return False if the columns of a module are no whole groups of its inputs."""
+        payload = module.tensors.get("_packed" if self.form in _PACKED else "")
+        if not self.input_group or payload is None:
+            return True
+        least, most = self._columns(payload.shape[-1])
+        return most // self.input_group * self.input_group >= least
 
     def fault(self, module: Module) -> str | None:
         """Say how what the file stores of a module differs from what it needs; None if it fits."""

@@ -61,15 +61,33 @@ class _Engine:
 
     # A plain target or exception of a head also matches the end of a name.
     suffixes: bool
-    # Embeddings of packed integers are loaded.
+    # Embeddings of packed integers without zero points are loaded.
     integer_embeddings: bool
     # Groups in an order of their own are refused.
     refuses_order: bool
+    # The bits of the zero points of linear layers, and those of experts, that it loads.
+    zero_bits: tuple[int, ...]
+    expert_zero_bits: tuple[int, ...]
 
 
 _ENGINES = {
-    "vllm": _Engine(suffixes=False, integer_embeddings=True, refuses_order=True),
-    "sglang": _Engine(suffixes=True, integer_embeddings=False, refuses_order=False),
+    # Machete has kernels of zero points of 8 bits (`machete_utils.py`), Marlin of 4 bits alone.
+    "vllm": _Engine(
+        suffixes=False,
+        integer_embeddings=True,
+        refuses_order=True,
+        zero_bits=(4, 8),
+        expert_zero_bits=(4, 8),
+    ),
+    # SGLang has Marlin alone (`marlin_utils.py`, `query_marlin_supported_quant_types`), and
+    # `compressed_tensors_wNa16_moe.py` asserts that experts have none.
+    "sglang": _Engine(
+        suffixes=True,
+        integer_embeddings=False,
+        refuses_order=False,
+        zero_bits=(4,),
+        expert_zero_bits=(),
+    ),
 }
 
 
@@ -170,7 +188,12 @@ class _Method:
         storage = None if self.excepts(module.name) else self.storage(names, class_name)
         if module.may_be_linear and not module.is_quantized:
             return  # engines build most without quantization, whatever the configuration says
-        is_packed = isinstance(storage, Arguments) and storage.form == "pack-quantized"
+        # vLLM's `compressed_tensors_embedding.py` reads no zero points.
+        is_packed = (
+            isinstance(storage, Arguments)
+            and storage.form == "pack-quantized"
+            and storage.symmetric
+        )
         has_method = class_name != _EMBEDDING or (self.engine.integer_embeddings and is_packed)
         if storage is None or not has_method:
             yield from self.view.plain_problems(module)
@@ -262,16 +285,26 @@ class _CompressedTensors(_Method):
             is_byte = arguments.bits == BYTE_BITS and arguments.strategy in _OF_BYTES
             is_float = has_method and arguments.kind == "float"
             has_method = is_byte or is_float or arguments.scheme in row.dynamic
+        stored = arguments.scheme
+        if arguments.has_float8_inputs:
+            has_method, stored = stored in row.float8, f"{stored} with float8 inputs"
+        kind, zero_bits = "linear layers", self.engine.zero_bits
+        if module.is_expert:
+            kind, zero_bits = "experts", self.engine.expert_zero_bits
         if arguments.has_order and self.engine.refuses_order:
             yield module.report(
                 f"{self.consumer} loads no groups in an order of their own (actorder)",
                 "quantize it anew",
             )
         elif not has_method:
-            kind = "experts" if module.is_expert else "linear layers"
             yield module.report(
-                f"{self.consumer} has no method for {kind} of {arguments.scheme}",
+                f"{self.consumer} has no method for {kind} of {stored}",
                 "choose another scheme, or " + LEAVE,
+            )
+        elif not arguments.symmetric and arguments.bits not in zero_bits:
+            yield module.report(
+                f"{self.consumer} has no method for {kind} of {stored} with zero points",
+                "quantize it without zero points, or " + LEAVE,
             )
         elif arguments.scheme in row.only_dynamic and not arguments.dynamic:
             yield module.report(

@@ -22,6 +22,7 @@ from castwise.checkpoint.loading.modules import (
 )
 from castwise.models.architecture import Parameter, expand_name
 from castwise.quantization.producers.stated import SECTIONS
+from castwise.text.wording import argument
 
 # Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`).
 _SEQUENTIAL = ("llama4", "llama4_text")
@@ -75,8 +76,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
     has_stacks = any(
         row.axes.startswith("experts") for row in view.architecture.parameters.values()
     )
-    decoded_schemes: set[str] = set()
-    has_packed_zeros = False
+    decoded: set[Arguments] = set()
     yield from _conversion_problems(view, _expert_arguments(groups))
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
@@ -96,9 +96,9 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             yield module.report("transformers does not load a quantized embedding", LEAVE)
         else:
             yield from view.arguments_problems(module, arguments)
-            decoded_schemes |= {arguments.scheme} if module.is_quantized else set()
-            is_of_rows = module.is_quantized and arguments.strategy in {"group", "channel"}
-            has_packed_zeros |= is_of_rows and not arguments.symmetric
+            if module.is_quantized:
+                decoded.add(arguments)
+                yield from _input_problems(module, arguments)
     for names in view.tied_layers():
         if all(
             _matches(name, "Linear", by_target) and not _matches(name, "Linear", ignore)
@@ -110,15 +110,37 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 "that of the embedding",
                 NAME_IN_IGNORE,
             )
-    yield from _dtype_problems(view, decoded_schemes)
-    yield from _decoding_problems(view, decoded_schemes, has_packed_zeros=has_packed_zeros)
+    yield from _dtype_problems(view, {arguments.scheme for arguments in decoded})
+    yield from _decoding_problems(view, decoded, _dense_arguments(groups))
+
+
+def _input_problems(module: Module, arguments: Arguments) -> Iterator[LoadingProblem]:
+    """Yield a module whose inputs `compute_dynamic_scales_and_zp` cannot split in groups."""
+    if not arguments.splits_inputs(module):
+        yield module.report(
+            f"transformers quantizes its inputs in groups of {arguments.input_group}, and its "
+            "columns are no multiple of that, so that the first call fails",
+            "choose another value of " + argument("inputs") + ", or " + LEAVE,
+        )
+
+
+def _dense_arguments(groups: Sequence[tuple[list[str], Arguments | None]]) -> Arguments | None:
+    """Return by what `dequantize=True` decodes all layers but experts (`get_dense_scheme`)."""
+    for targets, arguments in groups:
+        if not any(target.startswith("re:") and "experts" in target for target in targets):
+            return arguments
+    return groups[0][1] if groups else None
 
 
 def _decoding_problems(
-    view: View, schemes: set[str], *, has_packed_zeros: bool
+    view: View, decoded: Collection[Arguments], dense: Arguments | None
 ) -> Iterator[LoadingProblem]:
-    """Yield why transformers must decode a model when it loads it, and not when it calls it."""
+    """Yield why transformers must decode a model when it loads it, and not when it calls it.
+
+    It then decodes what `decoded` describes by `dense` alone.
+    """
     architecture = view.architecture
+    schemes = {arguments.scheme for arguments in decoded}
     is_packed = any(module.is_quantized and "" not in module.tensors for module in view.modules)
     reason, otherwise = None, ""
     if architecture.needs_weights and is_packed:
@@ -137,13 +159,24 @@ def _decoding_problems(
             f"compressed-tensors holds the positions of {architecture.name} in float32, which the "
             "model does not add"
         )
-    elif has_packed_zeros:
+    elif any(row.strategy in {"group", "channel"} and not row.symmetric for row in decoded):
         # Of compressed-tensors 0.20.1, whose own files it does not load either.
         reason = (
             "transformers takes a zero point for each row, and compressed-tensors stores those of "
             "several rows in a word"
         )
-    if reason is not None:
+        otherwise = ", or no zero points"
+    if reason is None:
+        return
+    if any(dense is None or row.of_weights != dense.of_weights for row in decoded):
+        yield LoadingProblem(
+            "",
+            reason
+            + "; with dequantize=True transformers decodes all layers but experts by one group of "
+            "the configuration, and these have several",
+            "choose one scheme for them" + otherwise,
+        )
+    else:
         remedy = "load it with quantization_config=CompressedTensorsConfig(dequantize=True)"
         yield LoadingProblem("", reason, remedy + otherwise, option="dequantize=True")
 
