@@ -457,7 +457,7 @@ def test_plain_experts_of_gpt_oss_become_mxfp4_alone(tmp_path: Path) -> None:
     text = (
         r"plain cannot be quantized: tensor 'model.layers.0.mlp.experts.\w+' is not quantized, .* "
         r"the other way round; make them mxfp4 in a folder \(castwise quantize --scheme mxfp4 "
-        r"--recipe gpt-oss\), and transcode that \(castwise transcode --to gguf\)$"
+        r"--recipe gpt-oss\), and transcode that \(castwise transcode\)$"
     )
     with pytest.raises(CheckpointError, match=text):
         checkpoint.quantize_file(source, out, "q4_0")

@@ -49,10 +49,10 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
     all_loads = {loading.recipe: loading for loading in consumer.loads}
     loads = all_loads
     if consumer.form is not None:
-        own = consumer.form if isinstance(source.file, WholeModelReader) else owner
-        if own != consumer.form:
+        form = consumer.form if isinstance(source.file, WholeModelReader) else owner
+        if form != consumer.form:
             _check_convertible(source, consumer, types)
-        loads = {own: loads[own]} if own in loads else loads
+        loads = {form: loads[form]} if form in loads else loads
     if recipe is None:
         loading = loads.get(owner) or next(iter(loads.values()))
         return Limits(consumer, loading.recipe, loading, _dtype(source))
@@ -61,8 +61,8 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
         subject, reason = consumer.name, ""
         if producer is not None and producer.name in all_loads and [*loads] == [owner]:
             subject += f" loads of {' and '.join(sorted(types))}"
-            made = " and ".join(loads[owner].all_schemes)
-            reason = f": castwise makes only {made} of its plain experts, as {owner} stores it"
+            schemes = " and ".join(loads[owner].all_schemes)
+            reason = f": castwise makes only {schemes} of its plain experts, as {owner} stores it"
         else:
             subject += " loads"
         raise CheckpointError(

@@ -38,16 +38,12 @@ from castwise.models.model import STACK, WEIGHT
 from castwise.quantization.arrays.conversion import blocks_of, of_rows
 from castwise.quantization.arrays.views import Views
 from castwise.quantization.producers.producer import Encoding
+from castwise.quantization.producers.registry import producer_of_model
 from castwise.quantization.weights.decoding import Slab as Cut
 
 # The code of NaN in E8M0, which llama.cpp takes for a number.
 _NAN = 255
 _F32 = "float32"
-# What makes a file of a plain model whose experts have no way to one.
-_EXPERTS_FIRST = (
-    "make them mxfp4 in a folder (castwise quantize --scheme mxfp4 --recipe gpt-oss), and "
-    "transcode that (castwise transcode --to gguf)"
-)
 # The format of blocks of bytes.
 _CODES = np.dtype(np.uint8).name
 
@@ -78,6 +74,7 @@ class WholeModel:
     ) -> None:
         self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
         self._encodings, self._numbers = encodings, numbers
+        self._producer = producer_of_model(config.get("model_type"))
         outline = model.outline(folder, config)
         self._constants = outline.constants
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
@@ -97,6 +94,15 @@ class WholeModel:
         (embedding,) = becomes[outline.embedding]
         tokens = outline.tokens(stored_tensors[embedding.stored_name].shape[0])
         self.metadata = {**outline.metadata, **tokens}  # what the file states
+
+    def _remedy(self) -> str:
+        """Return what makes experts of a model that are not quantized those of a file."""
+        if self._weights or self._producer is None:
+            return AGAIN  # what is quantized otherwise is decoded; a plain model is not
+        return (
+            "make them mxfp4 in a folder (castwise quantize --scheme mxfp4 --recipe "
+            f"{self._producer.name}), and transcode that (castwise transcode)"
+        )
 
     def _sources(
         self, outline: ModelOutline, config: Mapping[str, Any]
@@ -145,10 +151,9 @@ class WholeModel:
         weight, info = self._weights.get(name), self._stored_tensors[name]
         shape = info.shape if weight is None else weight.plan.matrix_shape
         if weight is None and len(shape) == STACK:
-            # What is quantized otherwise is decoded; a plain model has nothing to decode.
             raise CheckpointError(
                 f"tensor {name!r} is not quantized, and {self._format.label} has such experts the "
-                f"other way round; {AGAIN if self._weights else _EXPERTS_FIRST}"
+                f"other way round; {self._remedy()}"
             )
         if shape != tensor.shape:
             raise CheckpointError(
