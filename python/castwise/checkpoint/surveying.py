@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import (
-    CastReport,
-    cast,
-    compare_stacks,
-    finfo,
-    report_losses,
-    survey_rows,
-)
+from castwise._core import CastReport, cast, compare_stacks, finfo, report_losses, survey_rows
 from castwise._options import Recipe, Scales
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -36,13 +29,7 @@ from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
-from castwise.quantization import (
-    Quantization,
-    QuantizedArray,
-    Scheme,
-    dequantize,
-    schemes,
-)
+from castwise.quantization import Quantization, QuantizedArray, Scheme, dequantize, schemes
 from castwise.quantization.arrays.comparison import compare_rows
 from castwise.quantization.arrays.quantize import quantize_each, quantize_slab
 from castwise.quantization.producers.block_types import (
@@ -343,17 +330,17 @@ class Predictor:
     def decibels(self, target: str, recipe: Recipe | None = None) -> list[float | None]:
         """Return the ratio of signal to noise of each tensor alone; raises as `predict`."""
         if type_of_scheme(target) is not None:
-            return [self._block_decibels(blocks, target) for blocks in self._blocks]
+            return [self._block_decibels(read(), target) for read in self._readers_of_blocks]
         if target not in _SCHEMES:
             return [row.sqnr_db for row in self.predict(target, recipe)]
         rows = self._losses(target, recipe, compare_stacks)
         return [row if isinstance(row, float) else row.sqnr_db for row in rows]
 
     @cached_property
-    def _blocks(self) -> list[Iterable[NDArray[Any]]]:
-        """The elements of each tensor by which types of llama.cpp are measured, as matrices."""
+    def _readers_of_blocks(self) -> list[_Blocks]:
+        """What gives the elements of each tensor by which types of llama.cpp are measured."""
         return [
-            _BlocksOf(tensor).blocks() if tensor.small is None else [tensor.small]
+            _blocks_of(tensor) if tensor.small is None else partial(tuple, (tensor.small,))
             for tensor in self._tensors
         ]
 
@@ -507,64 +494,55 @@ def survey_stored(
     )
 
 
-class _BlocksOf:
-    """The blocks of a large tensor that stand for all of them."""
-
-    def __init__(self, tensor: SurveyedTensor) -> None:
-        self._tensor = tensor
-        width = next((piece.shape[-1] for piece in tensor.pieces()), 0)
-        sizes = (size for size in (_BLOCK, _LEAST_BLOCK) if size <= width)
-        self._width = next(sizes, max(width, 1))
-
-    def blocks(self) -> Iterable[NDArray[Any]]:
-        """Return the least sample whose mean square is about the tensor's, or all blocks."""
-        top = max(self._tensor.magnitudes.exponents, default=0)
-        mean = _squares(self._tensor.magnitudes, top) / max(math.prod(self._tensor.info.shape), 1)
-        for size in _SAMPLES:
-            sample = [*self._sample(size)]
-            magnitudes = [MagnitudeCounts.of(survey(blocks)) for blocks in sample]
-            squares = sum(_squares(counts, top) for counts in magnitudes)
-            drawn = squares / max(sum(blocks.size for blocks in sample), 1)
-            if mean / _CLOSE_SQUARES <= drawn <= mean * _CLOSE_SQUARES:
-                return sample
-        return _Repeated(self._all)
-
-    def _all(self) -> Iterator[NDArray[Any]]:
-        for piece in self._tensor.pieces():
-            width = piece.shape[-1] // self._width * self._width
-            if width and piece.size:
-                yield piece[..., :width].reshape(-1, self._width)
-
-    def _sample(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield the drawn blocks of each piece.
-
-        One block is drawn of each of so many equal parts of the tensor: rows at even distances may
-        all be the first ones of heads.
-        """
-        count = max(size // self._width, 1)
-        blocks = math.prod(self._tensor.info.shape) // self._width
-        offsets = np.arange(count) + np.random.default_rng(0).random(count)
-        drawn = np.unique((offsets * (blocks / count)).astype(np.int64))
-        begin = 0
-        for piece in self._tensor.pieces():
-            in_row = piece.shape[-1] // self._width
-            end = begin + math.prod(piece.shape[:-1]) * in_row
-            places = drawn[(drawn >= begin) & (drawn < end)] - begin
-            begin = end
-            if len(places):
-                rows = np.unravel_index(places // in_row, piece.shape[:-1])
-                columns = places[:, None] % in_row * self._width + np.arange(self._width)
-                yield piece[(*(row[:, None] for row in rows), columns)]
+_Blocks = Callable[[], Iterable[NDArray[Any]]]
+"""Gives matrices that consist of whole blocks."""
 
 
-class _Repeated:
-    """What a function yields, anew whenever it is iterated over."""
+def _blocks_of(tensor: SurveyedTensor) -> _Blocks:
+    """Give the least sample of a large tensor whose mean square is about its own, or all blocks."""
+    width = next((piece.shape[-1] for piece in tensor.pieces()), 0)
+    fitting_widths = (size for size in (_BLOCK, _LEAST_BLOCK) if size <= width)
+    width = next(fitting_widths, max(width, 1))
+    top = max(tensor.magnitudes.exponents, default=0)
+    mean = _squares(tensor.magnitudes, top) / max(math.prod(tensor.info.shape), 1)
+    for size in _SAMPLES:
+        sample = tuple(_drawn_blocks(tensor, width, size))
+        magnitudes = [MagnitudeCounts.of(survey(blocks)) for blocks in sample]
+        squares = sum(_squares(counts, top) for counts in magnitudes)
+        sample_mean = squares / max(sum(blocks.size for blocks in sample), 1)
+        if mean / _CLOSE_SQUARES <= sample_mean <= mean * _CLOSE_SQUARES:
+            return partial(tuple, sample)
+    return partial(_all_blocks, tensor, width)
 
-    def __init__(self, function: Callable[[], Iterator[NDArray[Any]]]) -> None:
-        self._function = function
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        return self._function()
+def _all_blocks(tensor: SurveyedTensor, width: int) -> Iterator[NDArray[Any]]:
+    """Yield the whole blocks of each piece."""
+    for piece in tensor.pieces():
+        columns = piece.shape[-1] // width * width
+        if columns and piece.size:
+            yield piece[..., :columns].reshape(-1, width)
+
+
+def _drawn_blocks(tensor: SurveyedTensor, width: int, size: int) -> Iterator[NDArray[Any]]:
+    """Yield blocks of each piece, of about so many elements in all.
+
+    One block is drawn of each of so many equal parts of the tensor: rows at even distances may all
+    be the first ones of heads.
+    """
+    count = max(size // width, 1)
+    blocks = math.prod(tensor.info.shape) // width
+    offsets = np.arange(count) + np.random.default_rng(0).random(count)
+    drawn = np.unique((offsets * (blocks / count)).astype(np.int64))
+    begin = 0
+    for piece in tensor.pieces():
+        in_row = piece.shape[-1] // width
+        end = begin + math.prod(piece.shape[:-1]) * in_row
+        places = drawn[(drawn >= begin) & (drawn < end)] - begin
+        begin = end
+        if len(places):
+            rows = np.unravel_index(places // in_row, piece.shape[:-1])
+            columns = places[:, None] % in_row * width + np.arange(width)
+            yield piece[(*(row[:, None] for row in rows), columns)]
 
 
 def _squares(magnitudes: MagnitudeCounts, top: int) -> float:

@@ -94,7 +94,7 @@ def advise(
     castwise reads and surveys every weight once, and predicts from the survey the losses of each
     format and scheme. The choices have the least sum of relative squared errors (the loss of a
     model grows with this sum: Malinovskii and others, HIGGS, arXiv 2411.17525). The losses of types
-    of llama.cpp are measured, on about 32,768 elements of each weight. castwise chooses
+    of llama.cpp are measured, on 65,536 elements of each weight or more. castwise chooses
     one scheme for all weights if it fits and its sum is at most 15 % larger. Of an error above that
     of the best single scheme that fits, the part above it counts 1.5 times. Weights that engines
     fuse (q, k and v; gate and up), and the experts of a layer, share a choice. Routers get at least
