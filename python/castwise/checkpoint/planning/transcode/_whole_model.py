@@ -33,6 +33,7 @@ from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.checkpoint.planning.written_schemes import written_schemes
 from castwise.checkpoint.results.report import Report
 from castwise.models.model import STACK, WEIGHT
 from castwise.quantization.arrays.conversion import blocks_of, of_rows
@@ -99,9 +100,11 @@ class WholeModel:
         """Return what makes experts of a model that are not quantized those of a file."""
         if self._weights or self._producer is None:
             return AGAIN  # what is quantized otherwise is decoded; a plain model is not
+        recipe = self._producer.name
+        scheme = written_schemes(recipe)[0]
         return (
-            "make them mxfp4 in a folder (castwise quantize --scheme mxfp4 --recipe "
-            f"{self._producer.name}), and transcode that (castwise transcode)"
+            f"make them {scheme} in a folder (castwise quantize --scheme {scheme} --recipe "
+            f"{recipe}), and transcode that (castwise transcode)"
         )
 
     def _sources(
