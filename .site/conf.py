@@ -25,6 +25,7 @@ from sphinx.ext.autodoc.mock import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / ".site"))
 schemes = importlib.import_module("schemes")
+notebook = importlib.import_module("notebook")
 STAGE = ROOT / "target" / "site-source"
 PAGES = (
     ".site/index.md",
@@ -35,6 +36,8 @@ PAGES = (
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",
 )
+NOTEBOOKS = ("python/castwise/surveys/half_hour.md",)
+"""Pages that the site offers as notebooks, too."""
 PROTOCOLS = (
     "castwise.checkpoint.containers.protocol",
     "castwise.checkpoint.containers.registry",
@@ -99,6 +102,11 @@ def stage() -> None:
             target.write_text(relinked(path, target, staged), "utf-8")
         else:
             shutil.copy(path, target)
+    for path in map(ROOT.joinpath, NOTEBOOKS):
+        page = staged[path]
+        notebook.write(path, page.with_suffix(".ipynb"))
+        link = f"[This page as a notebook]({page.stem}.ipynb)"
+        page.write_text(page.read_text("utf-8").replace("\n\n", f"\n\n{link}\n\n", 1), "utf-8")
     (STAGE / "schemes").mkdir()
     for scheme in quantization.schemes():
         (STAGE / "schemes" / f"{scheme.name}.md").write_text(schemes.page(scheme), "utf-8")
