@@ -1,7 +1,7 @@
 """castwise's policies and loss scales under the names that other libraries give them.
 
 `keras` is Keras 3, `tf_keras` TF 2 and its 2.4 experimental API, `jmp` DeepMind's jmp, `torch` the
-gradient scaler of torch. `divergences.md`, beside this file, lists where castwise differs.
+gradient scaler of torch. The page `divergences.md` lists where castwise differs.
 """
 
 import importlib
