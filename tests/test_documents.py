@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -10,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -404,6 +406,20 @@ def test_what_is_refused_ends_the_command_with_one_line(capsys: pytest.CaptureFi
     assert release.main(["check", "v99.0.0"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert release.main(["notes", "v99.0.0"]) == 1
+
+
+def test_the_recipe_of_conda_requires_what_the_wheel_does(tmp_path: Path) -> None:
+    sdist = tmp_path / "castwise.tar.gz"
+    sdist.write_bytes(b"")
+    recipe = release.conda_recipe(sdist)
+    assert f'version: "{release.version()}"' in recipe
+    assert f'sha256: "{hashlib.sha256(b"").hexdigest()}"' in recipe
+    required = re.findall(r"^ +- (\w+) (\S+)$", recipe, re.MULTILINE)
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+    build, run = project["build-system"]["requires"], project["project"]["dependencies"]
+    assert {*build, *run} <= {"".join(each) for each in required}
+    assert ("python", project["project"]["requires-python"]) in required
+    assert "- castwise = " + project["project"]["scripts"]["castwise"] in recipe
 
 
 def test_the_repository_has_one_address() -> None:

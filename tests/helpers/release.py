@@ -3,11 +3,13 @@
 python tests/helpers/release.py check v0.1.0   the tag, Cargo.toml and CHANGELOG.md name one version
 python tests/helpers/release.py notes v0.1.0   what CHANGELOG.md says of it
 python tests/helpers/release.py readme FOLDER  FOLDER/README.md, its links made absolute
+python tests/helpers/release.py conda SDIST    the recipe of conda-forge for that sdist
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import sys
 import tomllib
@@ -60,6 +62,13 @@ def notes(changelog: str, version: str) -> str:
     return section[1].strip() + "\n"
 
 
+def conda_recipe(sdist: Path) -> str:
+    """Return the recipe of conda-forge, with the version and the digest of an sdist."""
+    digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    recipe = (ROOT / ".github" / "conda-forge" / "recipe.yaml").read_text("utf-8")
+    return recipe.replace("@VERSION@", version()).replace("@SHA256@", digest)
+
+
 def check(tag: str, version: str, changelog: str) -> None:
     """Compare a tag with the version that the package has, and with the changelog.
 
@@ -85,8 +94,12 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("check", "notes"):
         commands.add_parser(name).add_argument("tag")
     commands.add_parser("readme").add_argument("folder", type=Path)
+    commands.add_parser("conda").add_argument("sdist", type=Path)
     given = parser.parse_args(arguments)
 
+    if given.command == "conda":
+        sys.stdout.write(conda_recipe(given.sdist))
+        return 0
     if given.command == "readme":
         page = given.folder / "README.md"
         text = absolute_links(page.read_text("utf-8"), repository(), f"v{version()}")
