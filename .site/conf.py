@@ -58,6 +58,7 @@ FETCHED = re.compile(
 
 project = "castwise"
 version = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["version"]
+metadata = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
 highlight_language = "none"
 pygments_style, pygments_dark_style = "friendly", "monokai"
@@ -68,6 +69,19 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_favicon = html_logo = "static/logo.svg"
 html_copy_source = False
+html_sidebars = {
+    "**": [
+        *("sidebar/brand.html", "sidebar/search.html", "sidebar/scroll-start.html"),
+        *("sidebar/navigation.html", "versions.html", "sidebar/scroll-end.html"),
+    ]
+}
+templates_path = ["templates"]
+tags_of_releases = os.environ.get("CASTWISE_TAGS", "").split()
+html_context = {
+    "documentation": metadata["urls"]["Documentation"],
+    "versions": ["", *tags_of_releases] if tags_of_releases else [],
+}
+"""The names of other versions are also those of their folders; that of `main` is empty."""
 html_show_copyright = False
 
 myst_heading_anchors = 4
