@@ -24,7 +24,7 @@ from castwise.checkpoint.planning.checkpoint_model import (
     contradictions_of_config,
 )
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
-from castwise.checkpoint.planning.decode.decode import decode_refusal
+from castwise.checkpoint.planning.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.encode.blocks import is_of_blocks

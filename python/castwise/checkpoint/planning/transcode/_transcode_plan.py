@@ -17,7 +17,7 @@ import numpy as np
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.planning.component import Derived, SourceComponent
-from castwise.checkpoint.planning.decode.decode import decode_refusal
+from castwise.checkpoint.planning.decode import decode_refusal
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, Power, Reciprocal
 from castwise.checkpoint.planning.transcode._new_forms import (
