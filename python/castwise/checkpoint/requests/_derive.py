@@ -1,5 +1,6 @@
 """Plan what decodes, quantizes or transcodes a checkpoint."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
@@ -118,7 +118,7 @@ def planned_derivation(
         result.warn()
         values, threads = plain_values(request), run.threads
         replan = partial(replan_readers, type(request), values, threads, is_file=is_file)
-        run_id = uuid4()
+        run_id = os.urandom(16)
         for reader in _readers(result.source).values():
             reader.replan = run_id, replan
         output = replace(

@@ -8,12 +8,10 @@ comes first, and of another job nothing is taken.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import re
-import secrets
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +29,7 @@ from castwise.checkpoint.files.source_files import read_file
 from castwise.checkpoint.files.temporary_names import JOB, journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, DecodeReport, Report, WeightedReport
-from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
+from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences, digest
 from castwise.checkpoint.running.output_files import OutputFile
 from castwise.text.wording import argument
 
@@ -106,7 +104,7 @@ class Ledger:
 
     def make(self, job: Job, destination: Path) -> None:
         """Make it with its job, for several runs at the same time, unless it is there."""
-        page_of_job = seal_page({**job, _NONCE: secrets.token_hex()})
+        page_of_job = seal_page({**job, _NONCE: os.urandom(32).hex()})
         make_shared_folder(self.folder, destination, JOB, page_of_job)
 
     def read_job(self) -> tuple[str, Job]:
@@ -323,7 +321,7 @@ def remove_all_but(folder: Path, root: Path, names: Container[str]) -> None:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(json.dumps(content, sort_keys=True).encode())
 
 
 def seal_page(content: Mapping[str, Any]) -> bytes:
