@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from castwise.checkpoint._tensors import Planned
@@ -79,7 +78,7 @@ def _encode(checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str
     name: Any = None if limits is None else limits.consumer.name
     recipe: Any = candidates.recipe
     request = Quantize(source=checkpoint.path, recipe=recipe, dtype_map=choices, consumer=name)
-    return replace(checked_encode(request, 1), architecture=candidates.architecture)
+    return checked_encode(request, 1)._replace(architecture=candidates.architecture)
 
 
 def _planned_headers(derivation: DerivedCheckpoint) -> Checkpoint:

@@ -122,8 +122,7 @@ class InputNames(NamedTuple):
     sharing: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOutline:
+class ModelOutline(NamedTuple):
     """What a model is in a file of all of it."""
 
     architecture: str
@@ -135,8 +134,7 @@ class ModelOutline:
     tokens: Callable[[int], Mapping[str, str]]  # the metadata of so many tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFormat:
+class ModelFormat(NamedTuple):
     """A container of whole models, for those who plan one and do not know which it is."""
 
     label: str

@@ -420,8 +420,7 @@ def _write(
     return whole
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteShard:
+class RemoteShard(NamedTuple):
     """Stands for a `DerivedReader` in another process, and plans it again there."""
 
     replan: Replan  # what plans it

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,8 +212,7 @@ def _numbers(subject: str, value: Any) -> Array:  # noqa: ANN401  (of a file)
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelNumbers:
+class ChannelNumbers(NamedTuple):
     """The numbers of the input channels of a weight: those of an entry of a file, or of a row."""
 
     file: Importance
@@ -227,8 +225,7 @@ class ChannelNumbers:
         return None if np.isnan(row[0]) else row
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedWeight:
+class SearchedWeight(NamedTuple):
     """A weight whose scales are searched."""
 
     model: Model  # of its component

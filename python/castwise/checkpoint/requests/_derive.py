@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -121,8 +121,7 @@ def planned_derivation(
         run_id = os.urandom(16)
         for reader in _readers(result.source).values():
             reader.replan = run_id, replan
-        output = replace(
-            output,
+        output = output._replace(
             limit=limit,
             make_config=result.config,
             files_to_add={} if is_file else result.files_to_add(),

@@ -11,10 +11,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.files.remote import is_remote
@@ -44,8 +43,7 @@ from castwise.text.wording import argument, parenthesis
 Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """What is known of a file before it is converted."""
 
     target: OutputFile

@@ -1,7 +1,6 @@
 """Quantize an opened checkpoint into one file of a whole model."""
 
 import json
-from dataclasses import replace
 
 from castwise.arrays.dtype_map import KEEP, DtypeMap
 from castwise.checkpoint._errors import CheckpointError
@@ -82,4 +81,4 @@ def _with_mix(source: Checkpoint, encode: Encode, mix: str, target: ModelFormat)
             for stem, place in places.items()
             if place in types_of_places
         }
-    return replace(encode, mix_types=types, mix_metadata=target.mix_metadata(mix))
+    return encode._replace(mix_types=types, mix_metadata=target.mix_metadata(mix))
