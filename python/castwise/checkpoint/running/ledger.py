@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,12 +52,11 @@ Span = tuple[str, int, int, int]
 Reports = Mapping[tuple[str, str], Report | None]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RunPart:
+class RunPart(NamedTuple):
     """One of several parts of a run, counted from 1."""
 
     number: int
-    count: int
+    total: int
 
     @classmethod
     def of(cls, value: Any) -> RunPart:  # noqa: ANN401  (as it is given)
@@ -81,7 +80,7 @@ class RunPart:
         return cls(number, count)
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.total}"
 
 
 class Page(NamedTuple):
@@ -121,7 +120,7 @@ class Ledger:
 
     def path_of(self, part: RunPart) -> Path:
         """Return where the page of a part is."""
-        return self.folder / f"part-{part.number}-of-{part.count}.json"
+        return self.folder / f"part-{part.number}-of-{part.total}.json"
 
     def read(self, part: RunPart, seal: str) -> Page:
         """Read the page of a part of the job whose page has this seal; raises `DAMAGES`."""

@@ -228,7 +228,7 @@ def convert_part(
     conversion are there; the parts are being put together; or, before the first, there is too
     little room.
     """
-    ledger, job, work = _PartsLedger(destination), _job_of(run, part.count), _work_of(run)
+    ledger, job, work = _PartsLedger(destination), _job_of(run, part.total), _work_of(run)
     ranges_of_part = _part_of(work, part)
     nbytes = sum(span.source_nbytes for ranges in ranges_of_part for span in ranges)
     meter = ProgressMeter(nbytes, progress)
@@ -420,7 +420,7 @@ def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
     """Return what belongs to a part of each conversion."""
     sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
     # Parts have about the same bytes, whatever tensors these belong to.
-    ends = [sum(sizes) * number // part.count for number in (part.number - 1, part.number)]
+    ends = [sum(sizes) * number // part.total for number in (part.number - 1, part.number)]
     ranges_of_part: list[list[TensorRange]] = []
     offset = 0
     for (*_, ranges), nbytes in zip(work, sizes, strict=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from itertools import product
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,8 @@ from castwise.checkpoint.planning.encode.blocks import (
 from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.results.report import Report
-from castwise.quantization import QuantizedArray, dequantize
+from castwise.quantization import QuantizedArray
+from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, keep_all, lost_to_scales
@@ -56,15 +57,14 @@ _BYTES = np.dtype(np.uint8).name
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _EncodedPart:
+class _EncodedPart(NamedTuple):
     """A tensor that a quantized matrix is stored as."""
 
     key: str  # what the producer calls it
     format: str  # its format
     shape: tuple[int, ...]  # its elements along each axis
     value: Array | None  # what it holds, if that follows from the shape of the weight; else None
-    count: int  # the elements of it that a matrix becomes
+    elements: int  # those of it that a matrix becomes
     # Those of each step of rows; 0 if slabs do not follow each other: it is one for the weight
     step_count: int
 
@@ -121,7 +121,7 @@ class EncodedKind:
         matrix_parts = self._parts_of_matrix()
         self.parts: Sequence[_EncodedPart] = matrix_parts
         if stack:
-            self.parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
+            self.parts = [part._replace(shape=(*stack, *part.shape)) for part in matrix_parts]
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
         self.needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
         self.step = _step(encoding)
@@ -232,7 +232,7 @@ class EncodedWeight:
         for place, start, stop in self._rows_of_slabs():
             parts = by_rows if counts else parts
             counts = {name: math.prod(part.shape) for name, part in parts.items()} | {
-                name: (part.count if stop == self._kind.rows else stop // step * part.step_count)
+                name: (part.elements if stop == self._kind.rows else stop // step * part.step_count)
                 - start // step * part.step_count
                 for name, part in rows
             }
@@ -294,7 +294,7 @@ class EncodedWeight:
             if self._numbers is not None:
                 axis = -2 if self.encoding.written.is_transposed else -1
                 to = np.float64 if array.dtype == np.float64 else np.float32
-                values = dequantize(q, to, threads=1)
+                values = decode_array(q, to, arithmetic="peer", threads=1)
                 whole = weighted_report(report, array, values, importance, axis)
         return _take_parts(parts, q), whole
 
@@ -433,7 +433,7 @@ def _of_zeros(
 def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     """Compare each array of a stack with what it is decoded to."""
     dtype = np.float64 if stack.dtype == np.float64 else np.float32
-    values_of_stack = dequantize(q, dtype, threads=1).reshape(stack.shape)
+    values_of_stack = decode_array(q, dtype, arithmetic="peer", threads=1).reshape(stack.shape)
     pairs = zip(stack, values_of_stack, strict=True)
     return [report_losses(array, values) for array, values in pairs]
 
