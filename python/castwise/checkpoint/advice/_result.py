@@ -65,7 +65,7 @@ def _planned_file(
     checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str, str]
 ) -> DerivedCheckpoint:
     """Plan a file of a whole model whose types are chosen."""
-    from castwise.checkpoint.planning.transcode.encoded_model import (  # noqa: PLC0415  (alone)
+    from castwise.checkpoint.planning.transcode.to_whole_model import (  # noqa: PLC0415  (alone)
         encode_to_file,
     )
 
