@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from castwise._core import PolicyMap, finfo
@@ -131,12 +132,10 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     choices, unused_patterns, plain_tensors = choices_of(source, encode)
     match = None if encode.importance is None else ImportanceMatch(encode.importance)
     numbers = [{} if match is None else numbers_of(choice, match) for choice in choices]
+    plans = map(partial(derive_encoded, is_file=is_file), choices, numbers)
     return DerivedCheckpoint(
         source,
-        [
-            derive_encoded(choice, numbers_of_part, is_file=is_file)
-            for choice, numbers_of_part in zip(choices, numbers, strict=True)
-        ],
+        [*plans],
         encode.dtypes,
         is_file=is_file,
         recipe=encode.recipe,

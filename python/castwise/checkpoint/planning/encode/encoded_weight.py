@@ -33,6 +33,7 @@ from castwise.checkpoint.planning.encode.blocks import (
     check_finite,
     encode_rows,
     is_of_blocks,
+    measured_dtype,
     weighted_report,
 )
 from castwise.checkpoint.planning.importance import ChannelNumbers
@@ -285,7 +286,9 @@ class EncodedWeight:
         q = quantize_slab(array, **arguments, importance=importance)
         whole: Report | None = None
         if self._kind.parts[0] in parts.values():
-            (report,) = compare_decoded(array[None], q)
+            to = measured_dtype(array.dtype)
+            values = decode_array(q, to, arithmetic="peer", threads=1)
+            report = report_losses(array, values)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
             if exceeds_scales(lost_to_scales(array, q, quantize)):
@@ -293,8 +296,6 @@ class EncodedWeight:
             whole = report
             if self._numbers is not None:
                 axis = -2 if self.encoding.written.is_transposed else -1
-                to = np.float64 if array.dtype == np.float64 else np.float32
-                values = decode_array(q, to, arithmetic="peer", threads=1)
                 whole = weighted_report(report, array, values, importance, axis)
         return _take_parts(parts, q), whole
 
@@ -375,11 +376,11 @@ def _parts(
 ) -> tuple[_EncodedPart, ...]:
     """Return the parts of a matrix, from what a few rows of it become."""
     step = _step(encoding)
-    first, *others = (
-        _of_zeros(encoding, dtype, count, columns) for count in (step, 2 * step, rows % step)
-    )
-    assert first is not None, "of some rows"  # noqa: S101
-    once, (twice, rest) = first.parts(), ({} if q is None else q.parts() for q in others)
+    first = _quantize_zeros(encoding, dtype, step, columns)
+    double = _quantize_zeros(encoding, dtype, 2 * step, columns)
+    once, twice, rest = first.parts(), double.parts(), {}
+    if rows % step:
+        rest = _quantize_zeros(encoding, dtype, rows % step, columns).parts()
     views = replace(views_of(first), shape=(rows, columns))
     constants = {
         part.name: value
@@ -419,12 +420,10 @@ def _input_scale(encoding: Encoding, scale: float) -> _EncodedPart:
     return _EncodedPart(key, value.dtype.name, value.shape, value, 1, 0)
 
 
-def _of_zeros(
+def _quantize_zeros(
     encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
-) -> QuantizedArray | None:
-    """Quantize so many rows of zeros; None if there are none."""
-    if not rows:
-        return None
+) -> QuantizedArray:
+    """Quantize so many rows of zeros."""
     zeros = np.zeros((rows, columns), dtype)
     array = zeros.T if encoding.written.is_transposed else zeros
     return quantize_slab(array, threads=1, **_options(encoding, array.shape))
@@ -432,10 +431,8 @@ def _of_zeros(
 
 def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     """Compare each array of a stack with what it is decoded to."""
-    dtype = np.float64 if stack.dtype == np.float64 else np.float32
-    values_of_stack = decode_array(q, dtype, arithmetic="peer", threads=1).reshape(stack.shape)
-    pairs = zip(stack, values_of_stack, strict=True)
-    return [report_losses(array, values) for array, values in pairs]
+    values = decode_array(q, measured_dtype(stack.dtype), arithmetic="peer", threads=1)
+    return [*map(report_losses, stack, values.reshape(stack.shape))]
 
 
 def _add_saturated(report: CastReport, count: int) -> CastReport:
