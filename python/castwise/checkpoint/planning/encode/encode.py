@@ -29,7 +29,6 @@ from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.encode.blocks import is_of_blocks
 from castwise.checkpoint.planning.encode.encoded_weight import (
-    BlockWeight,
     EncodedKind,
     EncodedWeight,
     encoding_threads,
@@ -667,8 +666,7 @@ def _encoded_tensors(
         kind = kinds.get(key)
         if kind is None:
             kind = kinds[key] = EncodedKind(info, tensors_of_shards, encoding_of, threads)
-        weight_type = BlockWeight if kind.is_of_blocks else EncodedWeight
-        weights[name] = weight_type(info, kind, numbers.get(name))
+        weights[name] = EncodedWeight(info, kind, numbers.get(name))
     for name, weight in weights.items():
         if not weight.encoding.written.shares:
             continue

@@ -279,7 +279,12 @@ class EncodedWeight:
         self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
     ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that if its payload is among the parts."""
-        array = self._read(ranges)
+        array, is_weighted = self._read(ranges), self._numbers is not None
+        if self._kind.is_of_blocks:  # in a tensor of its own name
+            (first, _), _ = ranges[-2:]
+            place = self.info.name, first, self.encoding
+            blocks, loss = encode_rows(array, *place, importance, is_weighted=is_weighted)
+            return dict.fromkeys(parts, blocks), loss
         if not self._kind.needs_amax:
             check_finite(array, self.info.name, threads=1)
         arguments = self._arguments(array.shape)
@@ -294,7 +299,7 @@ class EncodedWeight:
             if exceeds_scales(lost_to_scales(array, q, quantize)):
                 report = _add_saturated(report, report.count - report.zero_in)
             whole = report
-            if self._numbers is not None:
+            if is_weighted:
                 axis = -2 if self.encoding.written.is_transposed else -1
                 whole = weighted_report(report, array, values, importance, axis)
         return _take_parts(parts, q), whole
@@ -319,25 +324,6 @@ class EncodedWeight:
             ),
             default=0.0,
         )
-
-
-class BlockWeight(EncodedWeight):
-    """A weight that becomes blocks of bytes, in a tensor of its own name."""
-
-    def _encode(
-        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
-    ) -> tuple[Arrays, Report | None]:
-        """Read a slab, quantize it, and measure that."""
-        (first, _), _ = ranges[-2:]
-        blocks, report = encode_rows(
-            self._read(ranges),
-            self.info.name,
-            first,
-            self.encoding,
-            importance,
-            is_weighted=self._numbers is not None,
-        )
-        return dict.fromkeys(parts, blocks), report
 
 
 def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:
