@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,8 +68,8 @@ class WholeModel:
         config: Mapping[str, Any],
         stored_tensors: StoredTensors,
         weights: Mapping[str, TranscodedWeight],  # by their payloads
-        encodings: Mapping[str, Encoding] = MappingProxyType({}),  # of plain weights, by name
-        numbers: Mapping[str, ChannelNumbers] = MappingProxyType({}),  # of their channels
+        encodings: Mapping[str, Encoding],  # of plain weights, by name
+        numbers: Mapping[str, ChannelNumbers],  # of their channels
     ) -> None:
         self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
         self._encodings, self._numbers = encodings, numbers

@@ -19,11 +19,12 @@ from castwise.checkpoint.planning.encode.encode import (
     facts_of,
     numbers_of,
 )
-from castwise.checkpoint.planning.importance import ImportanceMatch
+from castwise.checkpoint.planning.importance import ChannelNumbers, ImportanceMatch
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
+from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
 from castwise.models.model import WEIGHT
-from castwise.quantization.producers.producer import Statements
+from castwise.quantization.producers.producer import Encoding, Statements
 from castwise.quantization.producers.registry import CONFIGS
 from castwise.quantization.producers.stated import CONFIG
 from castwise.text.wording import parenthesis, setting
@@ -50,7 +51,7 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)
     weights = {weight.weight.payload: weight for weight in plan.new_weights}
-    model = _model_of(target, facts, weights)
+    model = _model_of(target, facts, weights, {}, {})
     tensors, left_out = new_tensors(plan, model.tensors)
     schemes = {plan.scheme_of(weight) for weight in plan.weights}
     return _derived(target, facts, model, tensors, left_out, plan.threads, schemes)
@@ -126,11 +127,19 @@ def _config_of(facts: SourceComponent) -> Mapping[str, Any]:
     return config
 
 
-def _model_of(target: ModelFormat, facts: SourceComponent, *weights: Any) -> WholeModel:  # noqa: ANN401
-    """Return what a component is in a file; the weights are those of `WholeModel`."""
-    config = _config_of(facts)
+def _model_of(
+    target: ModelFormat,
+    facts: SourceComponent,
+    weights: Mapping[str, TranscodedWeight],
+    encodings: Mapping[str, Encoding],
+    numbers: Mapping[str, ChannelNumbers],
+) -> WholeModel:
+    """Return what a component is in a file, given its weights as `WholeModel` is."""
+    config, stored = _config_of(facts), facts.stored_tensors
     try:
-        return WholeModel(target, facts.component.folder, config, facts.stored_tensors, *weights)
+        return WholeModel(
+            target, facts.component.folder, config, stored, weights, encodings, numbers
+        )
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
 
