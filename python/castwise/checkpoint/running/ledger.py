@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +25,10 @@ from castwise._core import CastReport, finfo, restore_report
 from castwise._numbers import is_integer
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.replacing import make_shared_folder, replacing_file, sync_folder
 from castwise.checkpoint.files.source_files import read_file
-from castwise.checkpoint.files.temporary_names import JOB, journal_name
+from castwise.checkpoint.files.temporary_names import JOB, journal_name, parts_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, DecodeReport, Report, WeightedReport
 from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences, digest
@@ -141,6 +143,17 @@ class Ledger:
         content = {"part": str(part), "job": seal, "reports": states, "spans": page.spans}
         with replacing_file(self.path_of(part)) as file:
             file.write(seal_page(content))
+
+
+def refuse_parts(destination: Path) -> None:
+    """CheckpointError if parts of a destination are there, of which `finish` makes it."""
+    if is_remote(destination):
+        return
+    if ((folder := parts_name(Path(os.path.realpath(destination)))) / JOB).exists():
+        raise CheckpointError(
+            f"{folder} holds parts of {destination}; complete them (castwise finish "
+            f"{shlex.quote(str(destination))}), or remove that folder first"
+        )
 
 
 class ShardLedger:

@@ -6,7 +6,6 @@ bytes into files that all write into, and then its page. Whatever stops it, it i
 """
 
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -291,15 +290,6 @@ def _tasks(
         check()  # somebody may have begun anew
         yield BatchTask(batch, None)
         note(batch)
-
-
-def refuse_parts(destination: Path) -> None:
-    """CheckpointError if parts of a destination are there, of which `finish` makes it."""
-    if not is_remote(destination) and ((folder := _PartsLedger(destination).folder) / JOB).exists():
-        raise CheckpointError(
-            f"{folder} holds parts of {destination}; complete them (castwise finish "
-            f"{shlex.quote(str(destination))}), or remove that folder first"
-        )
 
 
 class RunParts:
