@@ -583,12 +583,11 @@ def check(seed: int) -> int:
             if table_architecture is not None and table_architecture.model_type != (
                 kind := new_architecture.model_type
             ):
-                new_architecture = replace(
-                    new_architecture,
+                new_architecture = new_architecture._replace(
                     lists=table_architecture.lists,
                     kinds=table_architecture.kinds,
                 )
-                table_architecture = replace(table_architecture, model_type=kind)
+                table_architecture = table_architecture._replace(model_type=kind)
             if new_architecture != table_architecture:
                 differing_names.append(architecture.name)
     print(f"seed {seed}: {count} architectures, {len(differing_names)} differ: {differing_names}")

@@ -20,7 +20,6 @@ from castwise._core import (
 )
 from castwise.arrays import adapter_registry
 from castwise.arrays.casting import cast_tree
-from castwise.arrays.comparison import Comparison, compare
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 from castwise.environment.acceleration import accelerate, restore
 from castwise.environment.defaults import follow_environment
@@ -37,8 +36,14 @@ if TYPE_CHECKING:
         quantization,
         surveys,
     )
+    from castwise.arrays.comparison import Comparison, compare
     from castwise.surveys import Survey, survey
 
+# Imported at their first use: not every program needs them.
+_ON_DEMAND = {
+    **dict.fromkeys(("Comparison", "compare"), "castwise.arrays.comparison"),
+    **dict.fromkeys(("Survey", "survey"), "castwise.surveys"),
+}
 # Functions that people look for here, and the submodules that have them.
 _ELSEWHERE = {
     **dict.fromkeys(("dequantize", "quantize"), "quantization"),
@@ -82,9 +87,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (of any module)
-    if name in ("Survey", "survey"):
-        return getattr(importlib.import_module("castwise.surveys"), name)
-    if name in __all__:  # a package, imported at its first use: not every program needs it
+    if name in _ON_DEMAND:
+        value = getattr(importlib.import_module(_ON_DEMAND[name]), name)
+        globals()[name] = value  # found without asking from now on
+        return value
+    if name in __all__:  # a package
         return importlib.import_module(f"castwise.{name}")
     hint = f"; use castwise.{_ELSEWHERE[name]}.{name}" if name in _ELSEWHERE else ""
     raise AttributeError(f"module 'castwise' has no attribute {name!r}{hint}")

@@ -1,6 +1,5 @@
 """Casting checkpoints by executors: the same bytes and report whoever converts which batch."""
 
-import dataclasses
 import errno
 import itertools
 import json
@@ -425,7 +424,7 @@ def test_a_worker_that_sees_other_files(folder: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
 
         def elsewhere(batch: _batches.Batch) -> Future[_batches.Outcome]:
-            other = dataclasses.replace(batch, source=Path("/nowhere") / batch.source.name)
+            other = batch._replace(source=Path("/nowhere") / batch.source.name)
             return executor.submit(_batches.convert_batch, other)
 
         class Elsewhere(Executor):

@@ -20,7 +20,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers.gguf import reader
 from castwise.checkpoint.planning.decode import decode
-from castwise.checkpoint.planning.transcode import _global_scales, _transcoded_slabs, _whole_model
+from castwise.checkpoint.planning.transcode import _global_scales, _transcoded_weight, _whole_model
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ def test_there_and_back(
         (_global_scales, "_SLAB_BYTES"),
         (decode, "_SLAB_ELEMENTS"),
         (_whole_model, "SLAB_ELEMENTS"),
-        (_transcoded_slabs, "SLAB_ELEMENTS"),
+        (_transcoded_weight, "SLAB_ELEMENTS"),
         (reader, "_GATHERED"),
     ):
         monkeypatch.setattr(module, size, elements)

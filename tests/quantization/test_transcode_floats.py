@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning.transcode import _transcoded_slabs
+from castwise.checkpoint.planning.transcode import _transcoded_weight
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
@@ -98,7 +98,7 @@ def test_experts_of_openai(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", [CT, OSS])
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_gguf(tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
     draw = Draw()
     codes, raw = draw.codes(4, 3, 20, 64), draw.powers(3, 20, 2)
     kept = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -156,7 +156,7 @@ def test_nvfp4_of_comfy(
     tmp_path: Path, name: str, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nibbles change places, and scales lose their tiles and what pads them."""
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
     model, out = MODELS[name](), tmp_path / "out"
     source = write_model(tmp_path / "model", model)
     checkpoint.transcode_file(source, out, recipe)
@@ -189,7 +189,7 @@ def test_nvfp4_of_comfy(
 def test_mxfp8_of_comfy(
     tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
     model, out = MODELS["comfy, mxfp8"](), tmp_path / "out"
     source = write_model(tmp_path / "model", model)
     checkpoint.transcode_file(source, out, recipe)
@@ -374,7 +374,7 @@ def test_experts_of_modelopt(
     tmp_path: Path, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ModelOpt keeps experts (in, out), as transformers has them, and packs codes along in."""
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
     model, out, packed = MODELS["gpt-oss"](), tmp_path / "out", tmp_path / "packed"
     source = write_model(tmp_path / "model", model)
     checkpoint.transcode_file(source, out, MODELOPT, scheme="nvfp4")
@@ -440,7 +440,7 @@ def test_experts_of_deepseek_v4(
     tmp_path: Path, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values of 4 bits are values of float8 while the exponents of a block are near."""
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
     raw = np.full((200, 6), 120, np.uint8)
     raw[:128, :4] += Draw().codes(3, 128, 4)
     raw[128:, :4] = 254  # whose largest products are not float32

@@ -15,7 +15,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning import stored_tensors
-from castwise.checkpoint.planning.transcode import _transcoded_slabs
+from castwise.checkpoint.planning.transcode import _transcoded_weight
 from checkpoint_samples import assert_same, write_sharded
 from numpy.typing import NDArray
 from producer_models import KEPT, Decodable, write
@@ -51,7 +51,7 @@ def decoded(found: dict[str, Array], bits: int, group: int) -> Array:
 def test_values_stay(
     tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", elements)
     make, bits, group = TRANSCODABLE[name]
     model, out = make(), tmp_path / "out"
     source = write(tmp_path / "model", model)
@@ -177,7 +177,7 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source, out = sharded(tmp_path / "model", awq()), tmp_path / "out"
     plan = checkpoint.transcode_file(source, out, CT, dry_run=True)
     assert not out.exists()
-    made, calls = _transcoded_slabs.converted_part, []
+    made, calls = _transcoded_weight.converted_part, []
 
     def stopped(*args: Any) -> Array:
         calls.append(args)
@@ -185,18 +185,18 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise RuntimeError("stopped")
         return made(*args)
 
-    monkeypatch.setattr(_transcoded_slabs, "converted_part", stopped)
+    monkeypatch.setattr(_transcoded_weight, "converted_part", stopped)
     with pytest.raises(RuntimeError, match="stopped"):
         checkpoint.transcode_file(source, out, CT, resumable=True)
     assert not out.exists()
-    monkeypatch.setattr(_transcoded_slabs, "converted_part", made)
+    monkeypatch.setattr(_transcoded_weight, "converted_part", made)
     summary = checkpoint.transcode_file(source, out, CT, resume=True)
     assert [row._replace(report=None) for row in summary.rows] == plan.rows
     assert checkpoint.verify(source, out).equal
 
 
 def test_less_memory_than_one_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", 1 << 17)
+    monkeypatch.setattr(_transcoded_weight, "SLAB_ELEMENTS", 1 << 17)
     monkeypatch.setattr(stored_tensors, "_RECENT_BYTES", 1 << 17)
     config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2"}
     outputs = 1 << 16

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +37,7 @@ class Rule(NamedTuple):
     open_range: tuple[float, float] | None = None  # magnitudes that have no single answer
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """How one library casts; the first rule about a pair holds."""
 
     name: Like

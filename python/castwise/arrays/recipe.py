@@ -1,7 +1,6 @@
 """A way to cast: one rounding or two, each with its options, and zeros for subnormals."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ _FLUSHED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(NamedTuple):
     """What may have made B of A: two casts at most, a factor, and zeros for subnormals."""
 
     # Of the cast to the format of B.

@@ -88,8 +88,7 @@ def _members(text: str) -> Iterator[_Member]:
                 member.string = token.span()
 
 
-@dataclass(frozen=True, slots=True)
-class _StatedDtype:
+class _StatedDtype(NamedTuple):
     """A float format that the text states: for what key, and in which member."""
 
     member: _Member

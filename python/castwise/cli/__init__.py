@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if arguments is None else arguments
         options = parse_arguments(words)
+        if arguments is None:  # what was imported for them lives as long as the process
+            gc.freeze()
+            gc.enable()
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
         if ERRORS:
@@ -65,6 +68,7 @@ def _prepare(*, is_process: bool) -> None:
     # for cycles took a third of its time. Young objects are looked through as often as before.
     # A program that calls `main` with arguments of its own keeps its settings.
     if is_process:
+        gc.disable()  # until the modules of the command are imported, of which nothing is collected
         gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTIONS)
         os.environ.setdefault(_HUB_VERBOSITY, "error")  # its library prints each attempt
     if sys.stderr is None:  # closed; print would turn to standard output

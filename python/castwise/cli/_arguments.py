@@ -195,16 +195,18 @@ def add_option(
     option = description_of(field)
     words = _Words(kinds=", ".join(kinds), fp8=finfo("fp8").name)
     words["choices"] = " or ".join(get_args(option.choices))
-    text = str(option.help).format_map(words).replace("%", "%%")
-    values: dict[str, Any] = {"help": text, "metavar": option.metavar}
+    values: dict[str, Any] = {
+        "help": str(option.help).replace("%", "%%"),
+        "metavar": option.metavar,
+    }
     if option.parse is not None:
         is_kinds = option.parse == "kinds"
         values["type"] = partial(kinds_argument, kinds) if is_kinds else PARSERS[option.parse]
     if option.metavar in ("SRC", "DST"):
-        parser.add_argument(field.name, **values)
+        parser.add_argument(field.name, **values).words = words  # type: ignore[attr-defined]
         return
     if field.default is False and option.parse is None:
-        values = {"help": text, "action": "store_true"}
+        values = {"help": values["help"], "action": "store_true"}
     elif field.default == ():
         values |= {"action": "append", "default": []}
     elif field.default is MISSING:
@@ -213,7 +215,8 @@ def add_option(
         values["default"] = field.default
     if option.metavar is None and option.choices is not None:
         values["choices"] = get_args(option.choices)
-    parser.add_argument(flag_of(field), dest=field.name, **values)
+    action = parser.add_argument(flag_of(field), dest=field.name, **values)
+    action.words = words  # type: ignore[attr-defined]
 
 
 def flag_of(field: Field[Any]) -> str:

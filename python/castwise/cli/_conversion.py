@@ -8,9 +8,8 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise import checkpoint
 from castwise._core import finfo, formats
@@ -202,8 +201,7 @@ def warn_of_unused(summary: CastSummary, options: argparse.Namespace) -> None:
         say(f"warning: {origin}: " + line)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionCommand:
+class ConversionCommand(NamedTuple):
     """A command that writes a checkpoint: its request, and the texts of its help."""
 
     request: type[Request]

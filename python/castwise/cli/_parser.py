@@ -140,6 +140,14 @@ def usage_word(action: argparse.Action) -> str:
     return f"{action.option_strings[-1]} {value}".strip()
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Writes the words of an option into its help where that is shown: a run needs none of them."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, words = super()._get_help_string(action), getattr(action, "words", None)
+        return text if text is None or words is None else text.format_map(words)
+
+
 def describe(
     parser: argparse.ArgumentParser, description: str, *texts: str, examples: Sequence[str]
 ) -> None:
@@ -147,7 +155,7 @@ def describe(
     lines = "".join(f"  castwise {example}\n" for example in examples)
     parser.description = description
     parser.epilog = "\n".join([*texts, f"examples:\n{lines}"])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
 
 
 def make_parser(names: Iterable[str]) -> CommandParser:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,8 +96,7 @@ _LEGACY = {
 _LEGACY_ENDS = tuple(_LEGACY)
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One parameter of an architecture: those of all layers, of all experts, in one row."""
 
     name: str  # normalized: `model.layers.#.mlp.experts.#.up_proj.weight`
@@ -114,21 +112,20 @@ Kinds = frozenset[frozenset[str]]
 """The sets of parts that modules of one name can have, of those that not all have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(NamedTuple):
     """What the parameters of one class of models are."""
 
     name: str
     model_type: str
     parameters: Mapping[str, Parameter]
     base: str = ""  # the module of the base model, which a file may leave off or put on
-    modules: Mapping[str, str] = field(default_factory=dict)  # those of other names in transformers
+    modules: Mapping[str, str] = {}  # those of other names in transformers
     needs_weights: bool = False  # transformers reads `.weight` of layers while it loads them
     widens_scales: bool = False  # transformers holds the scales of layers in float32
     # The number that counts the modules of each list, for `stated_number`: "" of none, or UNEQUAL.
-    lists: Mapping[str, str] = field(default_factory=dict)
+    lists: Mapping[str, str] = {}
     # Of the parts that only some modules of a name have, those that each kind of module has.
-    kinds: Mapping[str, Kinds] = field(default_factory=dict)
+    kinds: Mapping[str, Kinds] = {}
 
     def find(self, name: str) -> Parameter | None:
         """Return the row of a tensor by its name in a file; None if there is none."""
@@ -296,8 +293,7 @@ def _merge(architectures: list[Architecture]) -> Architecture:
                 differing.add(name)
             elif parameter.tied:
                 parameters[name] = parameter
-    return replace(
-        architectures[0],
+    return architectures[0]._replace(
         parameters={name: row for name, row in parameters.items() if name not in differing},
         base=max((architecture.base for architecture in architectures), key=len),
         modules=modules,
@@ -319,15 +315,14 @@ def _replace_module(
         return others | {prefix + name: row for name, row in part_rows.items()}
 
     parameters = {
-        name: replace(row, name=prefix + name, tied=row.tied and prefix + row.tied)
+        name: row._replace(name=prefix + name, tied=row.tied and prefix + row.tied)
         for name, row in part.parameters.items()
     }
     lists = {
         name: count if count in {"", UNEQUAL} else f"{path}.{count}"
         for name, count in part.lists.items()
     }
-    return replace(
-        architecture,
+    return architecture._replace(
         parameters=join(architecture.parameters, parameters),
         modules=join(
             architecture.modules, {name: prefix + other for name, other in part.modules.items()}
@@ -425,7 +420,7 @@ class _ArchitectureTable:
         self._expand(entry.blocks["block"], ("", ""), parameters, modules, ())
         for name, names in modules.items():
             for module in expand_name(names):
-                parameters.setdefault(module, replace(parameters[name], name=module))
+                parameters.setdefault(module, parameters[name]._replace(name=module))
         modules = {n.removesuffix(_WEIGHT): m.removesuffix(_WEIGHT) for n, m in modules.items()}
         self._tie(entry, parameters, config)
         lists, kinds = self._layers(entry)
@@ -483,7 +478,7 @@ class _ArchitectureTable:
                 raise self._error(f"{name} {line}", f"is no tie of {entry.name}'s rows")
             is_tied = _ties(config, tie["part"])
             if tie["sign"] == _TIED if is_tied is None else is_tied:
-                parameters[name] = replace(parameter, tied=tie["source"])
+                parameters[name] = parameter._replace(tied=tie["source"])
         for prefix in sorted(unused_prefixes):
             raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
 

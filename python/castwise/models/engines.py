@@ -5,9 +5,9 @@ Tensors that no architecture of the table knows are what their names alone say.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 ENGINES = ("vllm", "sglang", "mlx-lm")
 """The engines of the table."""
@@ -25,8 +25,7 @@ _BELOW = ".*"
 _PARTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRules:
+class EngineRules(NamedTuple):
     """What one engine does with the modules of one class of models."""
 
     # Groups of modules of which the engine makes one weight, so that they need one scheme.

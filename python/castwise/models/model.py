@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -144,7 +143,7 @@ class Model:
         """Return a row with the axes of a stack that transformers turns if its shape says so."""
         place = -1 if parameter.joint else -MATRIX  # of the inputs or outputs of the whole layer
         is_as_in_model = len(shape) >= MATRIX and shape[place] in self._hidden_sizes
-        return replace(parameter, axes="experts out in") if is_as_in_model else parameter
+        return parameter._replace(axes="experts out in") if is_as_in_model else parameter
 
     @cached_property
     def _hidden_sizes(self) -> list[Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,7 @@ _OPEN, _CLOSE = "[", "]"
 _FEW, _FEW_OF_ONE = 1e-4, 5e-3
 
 
-@dataclass(frozen=True, slots=True)
-class FormatRange:
+class FormatRange(NamedTuple):
     """Where the magnitudes of a format lie, as powers of two."""
 
     name: str  # the format
@@ -59,8 +59,7 @@ class FormatRange:
         return FormatRange(self.name, self.smallest + shift, self.normal + shift, largest)
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(NamedTuple):
     """How many elements have each exponent."""
 
     lowest: int  # the first exponent
@@ -148,8 +147,7 @@ PAGE_START = "<!doctype html><!-- castwise -->"
 MakeRows = Callable[[], Iterable[Sequence[str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Columns of texts, to the left, and of numbers, to the right."""
 
     header: Sequence[str]  # the names of the columns; empty for none
@@ -189,28 +187,25 @@ class Lines:
         return (line for text in self.texts for line in self.cut(text))
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(NamedTuple):
     """Bytes against error, with the point that was chosen. Only HTML has the picture."""
 
     points: Sequence[tuple[float, float]]  # bytes and error of each point, by bytes
     choice: tuple[float, float]  # those of the chosen point
 
 
-@dataclass(frozen=True, slots=True)
-class Exponents:
+class Exponents(NamedTuple):
     """Histograms of exponents above the ranges of formats. Only HTML has the picture."""
 
     histograms: Sequence[tuple[str, Histogram]]  # each with its name
     ranges: Sequence[FormatRange]  # of the formats they are to be compared with
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """Parts under a title, which HTML shows when they are asked for. Text is without them."""
 
     title: str
-    parts: Sequence[Part] = field(default_factory=tuple)
+    parts: Sequence[Part] = ()
 
 
 Part = Table | Lines | Front | Exponents | Section

@@ -140,13 +140,12 @@ def find_candidates(
     model = CheckpointModel(source, architecture)
     model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
-    encode = replace(
-        plain_encode(recipe, threads),
+    encode = plain_encode(recipe, threads)._replace(
         consumer=None if limits is None else limits.consumer.name,
         embeddings=embeddings,
         architecture=architecture,
     )
-    encodes = [replace(encode, scheme=scheme) for scheme in schemes]
+    encodes = [encode._replace(scheme=scheme) for scheme in schemes]
     entry_bytes = {name: entries.nbytes(name) for name in infos}
     for names, parts_by_scheme in candidate_parts(source, encodes):
         for encode in encodes:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from castwise.checkpoint._tensors import Planned
@@ -66,7 +65,7 @@ def _planned_file(
     checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str, str]
 ) -> DerivedCheckpoint:
     """Plan a file of a whole model whose types are chosen."""
-    from castwise.checkpoint.planning.transcode.encoded_model import (  # noqa: PLC0415  (alone)
+    from castwise.checkpoint.planning.transcode.to_whole_model import (  # noqa: PLC0415  (alone)
         encode_to_file,
     )
 
@@ -79,7 +78,7 @@ def _encode(checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str
     name: Any = None if limits is None else limits.consumer.name
     recipe: Any = candidates.recipe
     request = Quantize(source=checkpoint.path, recipe=recipe, dtype_map=choices, consumer=name)
-    return replace(checked_encode(request, 1), architecture=candidates.architecture)
+    return checked_encode(request, 1)._replace(architecture=candidates.architecture)
 
 
 def _planned_headers(derivation: DerivedCheckpoint) -> Checkpoint:

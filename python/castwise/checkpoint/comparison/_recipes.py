@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -149,7 +148,7 @@ class Sample:
             choices += _between(float(low), float(high))
         factors = [value for value in dict.fromkeys(choices) if 0 < value < math.inf and value != 1]
         return [
-            replace(Recipe(overflow=overflow), factor=value)
+            Recipe(overflow=overflow)._replace(factor=value)
             for value in factors
             for overflow in _OVERFLOWS
         ]

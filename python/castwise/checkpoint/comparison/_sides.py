@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -98,7 +97,7 @@ class Side:
         `decide` says what its other tensors are cast to.
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        decoding = replace(decoding, counts_losses=False)  # which no comparison reports
+        decoding = decoding._replace(counts_losses=False)  # which no comparison reports
         try:
             derivation = decode_checkpoint(source, decoding, is_file=not other.is_folder)
         except NoFolderError as error:

@@ -10,8 +10,7 @@ import io
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -40,8 +39,7 @@ _USER_DTYPE = 2  # value of dtype.isbuiltin for dtypes that a library registered
 _NAMELESS = re.compile(r"[<>|=]?[A-Za-z](\d{1,6})")
 
 
-@dataclass(frozen=True, slots=True)
-class NpyHeader:
+class NpyHeader(NamedTuple):
     """What stands before the data of an array."""
 
     info: TensorInfo  # the tensor; its `nbytes` excludes the header

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -56,8 +56,7 @@ class Component:
         return [name for name in tensors if name in index_names or name not in everywhere]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """What a path names: a single file, of one component, or a folder, of one or many.
 
     In a `with` block the single file is open. The shards of a folder are not: each is opened in

@@ -15,9 +15,8 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -70,8 +69,7 @@ _KERAS_ATTRIBUTES = frozenset(("name", "layer_names", "weight_names", "backend",
 _MAX_STRINGS_BYTES = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class _Dataset:
+class _Dataset(NamedTuple):
     """Where a tensor is: the offset of its bytes in the file, None if they pass through h5py."""
 
     begin: int | None

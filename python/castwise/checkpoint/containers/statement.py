@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
@@ -21,8 +20,7 @@ from castwise.quantization.producers.stated import CONFIG
 MAX_CONFIG_BYTES = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class StatementFile:
+class StatementFile(NamedTuple):
     """A file of JSON beside the tensors, as it was read."""
 
     path: Path

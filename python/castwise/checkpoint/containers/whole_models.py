@@ -5,7 +5,6 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,13 +66,12 @@ class MappedTensor(NamedTuple):
     places: Sequence[Place]
 
 
-@dataclass(slots=True)
-class ModelFiles:
+class ModelFiles(NamedTuple):
     """What a folder has beside the tensors of a model that came from one file."""
 
-    config: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)  # those of its tokenizer, by name
-    dtypes: DtypeMap = field(default_factory=lambda: DtypeMap.from_mapping({}))
+    config: Mapping[str, Any] = {}
+    files: Mapping[str, str] = {}  # those of its tokenizer, by name
+    dtypes: DtypeMap = DtypeMap.from_mapping({})
     unknown: Sequence[str] = ()  # what the file does not state
 
     def warn(self) -> None:
@@ -122,8 +120,7 @@ class InputNames(NamedTuple):
     sharing: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOutline:
+class ModelOutline(NamedTuple):
     """What a model is in a file of all of it."""
 
     architecture: str
@@ -135,8 +132,7 @@ class ModelOutline:
     tokens: Callable[[int], Mapping[str, str]]  # the metadata of so many tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFormat:
+class ModelFormat(NamedTuple):
     """A container of whole models, for those who plan one and do not know which it is."""
 
     label: str

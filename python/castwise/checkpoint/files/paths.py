@@ -5,8 +5,8 @@ import reprlib
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files.remote import is_remote, is_url, remote_path
@@ -59,8 +59,7 @@ def is_same(path: Path, other: Path) -> bool:
         return real_path(path) == real_path(other)
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """The bytes that a result needs at least and that are free, None if nobody can tell.
 
     `left_out` are the files that are not copied, with their bytes.

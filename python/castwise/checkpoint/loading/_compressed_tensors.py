@@ -6,9 +6,8 @@ After compressed-tensors 0.20: `quantization/lifecycle/initialize.py`, `compress
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._tensors import TensorInfo
@@ -38,8 +37,7 @@ _E4M3 = "F8_E4M3"
 _POWERS = {"U8", "F8_E8M0"}
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of the weights of one group, as far as they decide what is stored."""
 
     # `num_bits`, `type` and `strategy` of `QuantizationArgs`.
@@ -94,7 +92,7 @@ class Arguments:
             if form_text in {None, "mixed-precision"}
             else form_text
         )
-        return replace(arguments, form=form)
+        return arguments._replace(form=form)
 
     def infer_format(self, weights: Mapping[str, Any], group: Mapping[str, Any]) -> str:
         """Return the format that is used where none is stated (`infer_module_format`)."""
@@ -128,7 +126,7 @@ class Arguments:
     @property
     def of_weights(self) -> Arguments:
         """The same without what is stated of inputs, which decides nothing of decoding."""
-        return replace(self, inputs=False, dynamic=False, input_bits=0, input_group=0)
+        return self._replace(inputs=False, dynamic=False, input_bits=0, input_group=0)
 
     def splits_inputs(self, module: Module) -> bool:
         """Return False if the columns of a module are no whole groups of its inputs."""

@@ -6,10 +6,9 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._numbers import BYTE_BITS
 from castwise.checkpoint._errors import LEAVE
@@ -55,8 +54,7 @@ _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Engine:
+class _Engine(NamedTuple):
     """What tells the engines apart."""
 
     # A plain target or exception of a head also matches the end of a name.

@@ -6,8 +6,8 @@ What keeps a consumer from loading a checkpoint is a problem of some of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from castwise._core import finfo
 from castwise.checkpoint._errors import CheckpointError
@@ -100,8 +100,7 @@ _BESIDE_MODULE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(NamedTuple):
     """A weight of the model, and what the file stores of it."""
 
     # The module by its name in the file, or the parameter of a stack of experts.
@@ -114,7 +113,7 @@ class Module:
     pattern: str
     # What the file stores, by what follows `weight`, or after a dot by what follows the module: ""
     # is the weight itself, or a payload under its name.
-    tensors: dict[str, TensorInfo] = field(default_factory=dict)
+    tensors: dict[str, TensorInfo]
 
     def report(self, problem: str, remedy: str, option: str | None = None) -> LoadingProblem:
         """Return a problem of it."""
@@ -199,7 +198,7 @@ def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module
                 module = modules.get(name)
                 if module is None:
                     stem = name.removesuffix(WEIGHT)
-                    module = Module(stem, parameter, name, normalize_name(stem))
+                    module = Module(stem, parameter, name, normalize_name(stem), {})
                     modules[name] = module
                 module.tensors[suffix] = info
             break

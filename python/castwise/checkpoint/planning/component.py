@@ -3,10 +3,9 @@
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._core import PolicyMap
 from castwise._options import Arithmetic
@@ -213,19 +212,18 @@ class SourceComponent:
                 names.add(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
+class Derived(NamedTuple):
     """What a component becomes."""
 
     source: SourceComponent  # the component as it is
     # The tensors that are derived, by the stored tensor in whose place they come
-    tensors: Mapping[str, Sequence[DerivedTensor]] = field(default_factory=dict)
+    tensors: Mapping[str, Sequence[DerivedTensor]] = {}
     # Stored tensors without a place, each with what it is; "" for those that others are made of
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = {}
     # Tensors that stay as they are under another name
-    new_names: Mapping[str, str] = field(default_factory=dict)
+    new_names: Mapping[str, str] = {}
     # Other tensors whose format follows that of weights, by their names as they will be
-    followers: Mapping[str, str] = field(default_factory=dict)
+    followers: Mapping[str, str] = {}
     threads: int = 1  # how many threads may derive tensors
     consumed_paths: Sequence[str] = ()  # paths of files that hold for what it was
     # What states how its tensors are stored; None if that needs nothing new

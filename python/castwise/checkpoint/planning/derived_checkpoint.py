@@ -4,7 +4,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from castwise.arrays.dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import Config
@@ -53,7 +52,7 @@ class DerivedCheckpoint:
         consumed_paths.update(*({*plan.source.component.shards} for plan in plans))
         consumed_paths.difference_update(*(component.shards for component in components))
         # The readers that derive.
-        self.source = replace(source, components=components, consumed=frozenset(consumed_paths))
+        self.source = source._replace(components=components, consumed=frozenset(consumed_paths))
         self.source.check_names()
         self.plans = plans
         self.unused_patterns = unused_patterns or {}

@@ -19,7 +19,6 @@ from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
-from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,11 +118,10 @@ def derived_info(name: str, source_format: str, shape: tuple[int, ...], nbytes: 
 Derivation = Literal["decode", "encode", "transcode"]
 
 # Plans the readers of a run again, in another process; with what tells runs apart.
-Replan = tuple[UUID, Callable[[], Mapping[Path, "DerivedReader"]]]
+Replan = tuple[bytes, Callable[[], Mapping[Path, "DerivedReader"]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardPlan:
+class ShardPlan(NamedTuple):
     """What becomes of one shard."""
 
     derivation: Derivation  # how its tensors are derived
@@ -422,8 +420,7 @@ def _write(
     return whole
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteShard:
+class RemoteShard(NamedTuple):
     """Stands for a `DerivedReader` in another process, and plans it again there."""
 
     replan: Replan  # what plans it
@@ -451,7 +448,7 @@ class RemoteShard:
 
 
 # What this process planned last for others, for all batches of that run.
-_PLANNED: dict[UUID, Mapping[Path, DerivedReader]] = {}
+_PLANNED: dict[bytes, Mapping[Path, DerivedReader]] = {}
 
 # By process, held while that is read or replaced: threads of a worker convert batches of one run.
 _PLANNING: dict[int, Lock] = {}

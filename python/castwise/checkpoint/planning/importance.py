@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +58,13 @@ class Importance(Mapping[str, Any]):
         path: Path,  # the file
         names: Iterable[str],  # of the weights
         read: Callable[[str], Any],  # returns what the file has of a weight
-        means: Callable[[str], Array] | None = None,  # the same, where it has sums and counts
+        *,
+        # Whether its kind of files has numbers of input channels alone, as sums and counts
+        is_by_channel: bool = False,
     ) -> None:
-        self.path = path
+        self.path, self.is_by_channel = path, is_by_channel
         self._names = dict.fromkeys(names)
         self._read = read
-        self._means = means
         # A row of what all experts have is read for each of them.
         self.rows = lru_cache(_KEPT_ENTRIES)(self._rows)
 
@@ -93,8 +93,7 @@ class Importance(Mapping[str, Any]):
             if model is None or file is None:
                 return cls(path, stored, stored.read)
             parts = model.mean_squares(file)
-            means = _MeanSquares(path, stored, parts)
-            return cls(path, parts, means.read, means.read)
+            return cls(path, parts, partial(_means, path, stored, parts), is_by_channel=True)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  (of a file)
         if name not in self._names:
@@ -106,11 +105,6 @@ class Importance(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-    @property
-    def is_by_channel(self) -> bool:
-        """Whether its kind of files has numbers of input channels alone."""
-        return self._means is not None
 
     def _rows(self, name: str) -> NDArray[np.float32]:
         """Return the numbers of a weight, a row for each expert; NaN where no input was counted.
@@ -127,8 +121,8 @@ class Importance(Mapping[str, Any]):
         with np.errstate(over="ignore"):
             rows = np.atleast_2d(array).astype(np.float32)
         for index, row in enumerate(rows):
-            if self._means is not None and np.isnan(row).all():
-                continue  # `_MeanSquares` refuses other NaN
+            if self.is_by_channel and np.isnan(row).all():
+                continue  # `_means` refuses other NaN
             place = f" (expert {index})" if len(rows) > 1 else ""
             wrong = np.flatnonzero(~(np.isfinite(row) & (row >= 0)))
             if wrong.size:
@@ -145,38 +139,35 @@ class Importance(Mapping[str, Any]):
         return rows
 
 
-class _MeanSquares:
-    """Sums of squared inputs over their counts; NaN where nothing was counted."""
+def _means(
+    path: Path, stored: StoredTensors, parts: Mapping[str, tuple[str, str]], name: str
+) -> NDArray[np.float32]:
+    """Divide sums of squared inputs by their counts, as llama.cpp does; NaN where none is counted.
 
-    def __init__(
-        self, path: Path, stored: StoredTensors, parts: Mapping[str, tuple[str, str]]
-    ) -> None:
-        self._path, self._stored, self._parts = path, stored, parts
-
-    def read(self, name: str) -> NDArray[np.float32]:
-        """Divide the sums of a weight, as llama.cpp does, in float32."""
-        sums, counts = (self._stored.read(part) for part in self._parts[name])
-        subject = f"{self._path}: the importance of {name!r}"
-        experts = len(sums) if sums.ndim == _MATRIX else 1
-        is_stored_so = {sums.dtype, counts.dtype} == {np.dtype(np.float32)}
-        if not is_stored_so or sums.ndim not in {1, _MATRIX} or counts.size != experts:
+    `parts` names the tensors of sums and of counts, by the names of weights.
+    """
+    sums, counts = (stored.read(part) for part in parts[name])
+    subject = f"{path}: the importance of {name!r}"
+    experts = len(sums) if sums.ndim == _MATRIX else 1
+    is_stored_so = {sums.dtype, counts.dtype} == {np.dtype(np.float32)}
+    if not is_stored_so or sums.ndim not in {1, _MATRIX} or counts.size != experts:
+        raise CheckpointError(
+            f"{subject} has sums of shape {sums.shape} ({sums.dtype}) and counts of shape "
+            f"{counts.shape} ({counts.dtype}), and needs a row of float32 and a count for each "
+            "expert; make the file again"
+        )
+    for kind, values in (("sums", sums), ("counts", counts)):
+        wrong = values[~(np.isfinite(values) & (values >= 0))]
+        if wrong.size:
             raise CheckpointError(
-                f"{subject} has sums of shape {sums.shape} ({sums.dtype}) and counts of shape "
-                f"{counts.shape} ({counts.dtype}), and needs a row of float32 and a count for each "
-                "expert; make the file again"
+                f"{subject} has {kind} of {wrong[0]}; they are finite and not negative: make "
+                "the file again"
             )
-        for kind, values in (("sums", sums), ("counts", counts)):
-            wrong = values[~(np.isfinite(values) & (values >= 0))]
-            if wrong.size:
-                raise CheckpointError(
-                    f"{subject} has {kind} of {wrong[0]}; they are finite and not negative: make "
-                    "the file again"
-                )
-        sums, counts = sums.reshape(experts, -1), counts.reshape(experts, 1)
-        means = np.full_like(sums, np.nan)
-        with np.errstate(over="ignore"):  # what is infinite is refused
-            np.divide(sums, counts, out=means, where=counts > 0)
-        return means
+    sums, counts = sums.reshape(experts, -1), counts.reshape(experts, 1)
+    means = np.full_like(sums, np.nan)
+    with np.errstate(over="ignore"):  # what is infinite is refused
+        np.divide(sums, counts, out=means, where=counts > 0)
+    return means
 
 
 def _parsed(path: Path) -> Mapping[str, Any]:
@@ -213,8 +204,7 @@ def _numbers(subject: str, value: Any) -> Array:  # noqa: ANN401  (of a file)
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelNumbers:
+class ChannelNumbers(NamedTuple):
     """The numbers of the input channels of a weight: those of an entry of a file, or of a row."""
 
     file: Importance
@@ -227,8 +217,7 @@ class ChannelNumbers:
         return None if np.isnan(row[0]) else row
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedWeight:
+class SearchedWeight(NamedTuple):
     """A weight whose scales are searched."""
 
     model: Model  # of its component

@@ -1,13 +1,13 @@
 """Plan what decodes, quantizes or transcodes a checkpoint."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 from castwise._options import SAFETENSORS
 from castwise.checkpoint._errors import CheckpointError
@@ -16,8 +16,16 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.planning.checkpoint_model import architecture_option, checked_architecture
+from castwise.checkpoint.planning.decode.options import checked_threads, decoding_of
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.planning.written_schemes import (
+    changed_schemes,
+    checked_inputs,
+    form_names,
+    states_inputs,
+)
 from castwise.checkpoint.requests._planned import (
     PlannedConversion,
     becomes_file,
@@ -29,6 +37,8 @@ from castwise.checkpoint.requests._planned import (
 from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
 from castwise.checkpoint.running.other_files import Patterns
 from castwise.quantization.producers.registry import TYPED
+from castwise.text.spelling import scheme_hint, suggestion
+from castwise.text.wording import setting
 
 # Plans what is made of the opened source; `is_file` tells that it becomes one file.
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
@@ -71,18 +81,55 @@ def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, D
             report, derive = quantizing(request, threads)
         case Dequantize():
             from castwise.checkpoint.planning.decode.decode import decode_checkpoint  # noqa: PLC0415
-            from castwise.checkpoint.planning.decode.options import decoding_of  # noqa: PLC0415
 
             decode = decoding_of(request.dtype, request.arithmetic, request.only, threads)
             report = {"dtype": decode.format, "arithmetic": decode.arithmetic, "only": decode.only}
             derive = partial(decode_checkpoint, decode=decode)
         case Transcode():
-            from castwise.checkpoint.requests._transcode import transcoding  # noqa: PLC0415
-
-            report, derive = transcoding(request, threads)
+            report, derive = _transcoding(request, threads)
         case _:
             raise TypeError(f"{type(request).__name__} derives nothing")
     return DerivedOptions(threads=threads, report=report), derive
+
+
+def _transcoding(
+    request: Transcode, threads: int | None
+) -> tuple[dict[str, Any], partial[DerivedCheckpoint]]:
+    """Check in which form a quantized checkpoint is to be stored; returns as `quantizing` does."""
+    from castwise.checkpoint.planning.transcode.transcode import transcode_checkpoint  # noqa: PLC0415
+
+    form, scheme = request.recipe, request.scheme
+    if form not in form_names():
+        raise CheckpointError(
+            setting("recipe", form, option="--to") + ": "
+            f"{suggestion(form, form_names())}castwise transcodes to "
+            f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantize "
+            "(castwise quantize)"
+        )
+    if scheme is not None and scheme not in changed_schemes():
+        raise CheckpointError(
+            setting("scheme", scheme) + f": {scheme_hint(scheme, changed_schemes())}"
+            "without rounding castwise makes "
+            f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
+            "decode (castwise dequantize) and quantize (castwise quantize)"
+        )
+    rows = checked_architecture(request.architecture)
+    inputs = checked_inputs(request.inputs)
+    if inputs is not None and not states_inputs(form):
+        raise CheckpointError(
+            setting("inputs", inputs) + f": a checkpoint of {form} states no inputs; leave it out"
+        )
+    derive = partial(
+        transcode_checkpoint,
+        recipe=form,
+        scheme=scheme,
+        threads=checked_threads(threads),
+        architecture=rows,
+        inputs=inputs,
+    )
+    stated_inputs = {} if inputs is None else {"inputs": inputs}
+    values = {"recipe": form, "scheme": scheme, **stated_inputs, **architecture_option(rows)}
+    return values, derive
 
 
 @contextmanager
@@ -118,11 +165,10 @@ def planned_derivation(
         result.warn()
         values, threads = plain_values(request), run.threads
         replan = partial(replan_readers, type(request), values, threads, is_file=is_file)
-        run_id = uuid4()
+        run_id = os.urandom(16)
         for reader in _readers(result.source).values():
             reader.replan = run_id, replan
-        output = replace(
-            output,
+        output = output._replace(
             limit=limit,
             make_config=result.config,
             files_to_add={} if is_file else result.files_to_add(),

@@ -6,9 +6,8 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._core import finfo
 from castwise._options import SAFETENSORS
@@ -36,8 +35,7 @@ from castwise.checkpoint.running.to_file import ToFile
 from castwise.checkpoint.running.to_folder import ToFolder
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedConversion:
+class PlannedConversion(NamedTuple):
     """A conversion that has been planned."""
 
     writer: ToFile | ToFolder
@@ -64,7 +62,7 @@ class PlannedConversion:
         """Return the conversion that leaves a source that it would replace if values are lost."""
         kinds = chosen_kinds(run.fail_on, "fail_on")
         share = None if run.max_zeros is None else checked_share(run.max_zeros)
-        conversion = replace(self, share=share)
+        conversion = self._replace(share=share)
         if self.writer.is_in_place:
             self.writer.judge = lambda rows: check_losses(conversion.summary(rows), kinds)
         return conversion

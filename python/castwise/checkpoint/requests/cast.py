@@ -13,12 +13,12 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_checkpoint, source_path
-from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files.paths import checked_path, refuse_url
 from castwise.checkpoint.files.replacing import resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
+from castwise.checkpoint.planning.decode import decode_refusal
 from castwise.checkpoint.planning.stated_quantization import refuse_changes
 from castwise.checkpoint.requests._planned import (
     PlannedConversion,
@@ -75,7 +75,7 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
             used = {tensor.pattern for tensor in all_plans}
             warn_of_other_models(request.dtype_map, used, model.unknown_types)
         if not request.raw:
-            refuse_changes(checkpoint, plans, partial(_decode_refusal, checkpoint))
+            refuse_changes(checkpoint, plans, partial(decode_refusal, checkpoint))
         if not request.as_bytes:
             for target in writer.files:
                 target.check_codes()
@@ -86,13 +86,6 @@ def planned_cast(request: Cast, run: Run, destination: Path) -> Iterator[Planned
             request.action,
             () if model is None else model.count_kept(plans, dtypes),
         )
-
-
-def _decode_refusal(source: Checkpoint) -> str | None:
-    """Say why a quantized checkpoint is not decoded, which few casts need to know."""
-    from castwise.checkpoint.planning.decode.decode import decode_refusal  # noqa: PLC0415
-
-    return decode_refusal(source)
 
 
 def chosen_dtypes(

@@ -21,9 +21,8 @@ from castwise.checkpoint.requests._planned import PlannedConversion, plain_value
 from castwise.checkpoint.requests.options import REQUESTS, Cast, Request, Run
 from castwise.checkpoint.results.model_card import CARD, Base, read_card, write_card
 from castwise.checkpoint.results.summary import CastSummary
-from castwise.checkpoint.running.ledger import RunPart
+from castwise.checkpoint.running.ledger import RunPart, refuse_parts
 from castwise.checkpoint.running.other_files import ONLY_FOLDERS, Patterns
-from castwise.checkpoint.running.parts import RunParts, convert_part, refuse_parts
 from castwise.text.wording import argument, check_switch, join, parenthesis
 
 _LOGGER = logging.getLogger(__name__)
@@ -153,6 +152,8 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
         elif share is None:
             target.summary = plan.summary(plan.writer.write(plan.meter(run), run.executor))
         else:
+            from castwise.checkpoint.running.parts import convert_part  # noqa: PLC0415  (of parts)
+
             rows = convert_part(plan.writer, target.path, share, progress=run.progress)
             target.summary = plan.summary(rows)
     return target.summary
@@ -160,6 +161,8 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
 
 def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
     """Make a checkpoint of its parts."""
+    from castwise.checkpoint.running.parts import RunParts  # noqa: PLC0415  (of parts)
+
     check_switch("overwrite", overwrite)
     destination = checked_path(run.destination, "destination")
     parts = RunParts(destination)

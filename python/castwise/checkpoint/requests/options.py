@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from castwise._options import (
     Arithmetic,
@@ -42,8 +42,7 @@ from castwise.text.wording import argument, check_switch
 _Kind = TypeVar("_Kind")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OptionDescription:
+class OptionDescription(NamedTuple):
     """What is to be known of an option beside its name, type and default."""
 
     # Its paragraph in the documentation of the functions; {choices} are those of `choices`.
@@ -572,8 +571,7 @@ class Quantize(Request):
     )
     inputs: Inputs | float | None = option(
         default=None,
-        description=replace(
-            _INPUTS,
+        description=_INPUTS._replace(
             comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
             "constant scale, by which codes of inputs are multiplied; it is stored beside each "
             "weight of NVFP4, and of FP8 by tensor if the producer has it.",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -139,8 +138,7 @@ def cut_batches(ranges: Sequence[TensorRange], nbytes: int) -> Iterator[list[Ten
     return filter(None, cut_ranges(ranges, range(nbytes, total, nbytes)))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Ranges of one file."""
 
     source: Path  # the file to read

@@ -4,7 +4,6 @@ What a run leaves for another one, the parts of a conversion or the shards to re
 job beside it. A run with another job must not touch it.
 """
 
-import hashlib
 import json
 import os
 import zlib
@@ -60,9 +59,9 @@ def job_of(
         "source": {shard: reader.state[:2] for shard, reader in sources.items()},
         "configurations": _configurations(sources),
         "maps": _texts(arguments),
-        "tensors": hashlib.sha256(
+        "tensors": digest(
             json.dumps([plans, [reader.state[2:] for reader in sources.values()]]).encode()
-        ).hexdigest(),
+        ),
     }
     return dict(json.loads(json.dumps(job)))
 
@@ -139,7 +138,7 @@ def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
     )
     folders = {os.path.dirname(path): reader.path.parent for path, reader in readers}
     return {
-        f"{prefix}/{name}": _digest(folder / name)
+        f"{prefix}/{name}": _digest_of_file(folder / name)
         for prefix, folder in folders.items()
         for name in CONFIGS
         if (folder / name).is_file()
@@ -153,12 +152,19 @@ def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
         values = (arguments.get(name) for name in names)
         return (path for path in values if isinstance(path, str) and os.path.isfile(path))
 
-    digests = {path: _digest(Path(path)) for path in paths(_TEXT_FILES)}
+    digests = {path: _digest_of_file(Path(path)) for path in paths(_TEXT_FILES)}
     return digests | {path: f"{checksum(Path(path)):08x}" for path in paths(_NUMBER_FILES)}
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(read_file(path, MAX_CONFIG_BYTES)).hexdigest()
+def _digest_of_file(path: Path) -> str:
+    return digest(read_file(path, MAX_CONFIG_BYTES))
+
+
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of bytes in hexadecimal digits."""
+    import hashlib  # noqa: PLC0415  (OpenSSL takes milliseconds, for resuming and parts alone)
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def checksum(path: Path, begin: int = 0, end: int | None = None) -> int:

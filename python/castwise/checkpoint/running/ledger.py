@@ -8,16 +8,15 @@ comes first, and of another job nothing is taken.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import re
-import secrets
+import shlex
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +25,13 @@ from castwise._core import CastReport, finfo, restore_report
 from castwise._numbers import is_integer
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.files.replacing import make_shared_folder, replacing_file, sync_folder
 from castwise.checkpoint.files.source_files import read_file
-from castwise.checkpoint.files.temporary_names import JOB, journal_name
+from castwise.checkpoint.files.temporary_names import JOB, journal_name, parts_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, DecodeReport, Report, WeightedReport
-from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
+from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences, digest
 from castwise.checkpoint.running.output_files import OutputFile
 from castwise.text.wording import argument
 
@@ -54,12 +54,11 @@ Span = tuple[str, int, int, int]
 Reports = Mapping[tuple[str, str], Report | None]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RunPart:
+class RunPart(NamedTuple):
     """One of several parts of a run, counted from 1."""
 
     number: int
-    count: int
+    total: int
 
     @classmethod
     def of(cls, value: Any) -> RunPart:  # noqa: ANN401  (as it is given)
@@ -83,7 +82,7 @@ class RunPart:
         return cls(number, count)
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.total}"
 
 
 class Page(NamedTuple):
@@ -106,7 +105,7 @@ class Ledger:
 
     def make(self, job: Job, destination: Path) -> None:
         """Make it with its job, for several runs at the same time, unless it is there."""
-        page_of_job = seal_page({**job, _NONCE: secrets.token_hex()})
+        page_of_job = seal_page({**job, _NONCE: os.urandom(32).hex()})
         make_shared_folder(self.folder, destination, JOB, page_of_job)
 
     def read_job(self) -> tuple[str, Job]:
@@ -123,7 +122,7 @@ class Ledger:
 
     def path_of(self, part: RunPart) -> Path:
         """Return where the page of a part is."""
-        return self.folder / f"part-{part.number}-of-{part.count}.json"
+        return self.folder / f"part-{part.number}-of-{part.total}.json"
 
     def read(self, part: RunPart, seal: str) -> Page:
         """Read the page of a part of the job whose page has this seal; raises `DAMAGES`."""
@@ -144,6 +143,17 @@ class Ledger:
         content = {"part": str(part), "job": seal, "reports": states, "spans": page.spans}
         with replacing_file(self.path_of(part)) as file:
             file.write(seal_page(content))
+
+
+def refuse_parts(destination: Path) -> None:
+    """CheckpointError if parts of a destination are there, of which `finish` makes it."""
+    if is_remote(destination):
+        return
+    if ((folder := parts_name(Path(os.path.realpath(destination)))) / JOB).exists():
+        raise CheckpointError(
+            f"{folder} holds parts of {destination}; complete them (castwise finish "
+            f"{shlex.quote(str(destination))}), or remove that folder first"
+        )
 
 
 class ShardLedger:
@@ -323,7 +333,7 @@ def remove_all_but(folder: Path, root: Path, names: Container[str]) -> None:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(json.dumps(content, sort_keys=True).encode())
 
 
 def seal_page(content: Mapping[str, Any]) -> bytes:

@@ -6,10 +6,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, join_names
@@ -373,8 +372,7 @@ ONLY_FOLDERS = argument("resumable") + " and " + argument("resume") + " are for 
 """How a refusal begins to keep shards of what is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputOptions:
+class OutputOptions(NamedTuple):
     """How the destination of a run is written, beside what becomes of tensors."""
 
     # All that the caller gave for the conversion, as plain values by name.
@@ -391,6 +389,6 @@ class OutputOptions:
     # Makes the config.json of a component, which follows the tensors; None to leave it as it is.
     make_config: Callable[[ComponentStatement, str], Config] | None
     # Files to add, with their texts, by their paths in the folder.
-    files_to_add: Mapping[str, str] = field(default_factory=dict)
+    files_to_add: Mapping[str, str] = {}
     # Whether config.json will state otherwise how weights are stored.
     restates: bool = False

@@ -5,12 +5,11 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from castwise._numbers import BYTE_BITS
 from castwise._options import SAFETENSORS
@@ -31,8 +30,7 @@ from castwise.checkpoint.running._conversion import Conversion, row_of
 Source = tuple[Reader, list[Planned]]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFile:
+class OutputFile(NamedTuple):
     """A file to be written."""
 
     # Its path in the new folder; of a single file its name.
@@ -156,8 +154,7 @@ class _PreviewDone(Exception):  # noqa: N818  (it is no error)
     """Leaves the block of a writer before anything is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputComponent:
+class OutputComponent(NamedTuple):
     """The files that become of one component of the source."""
 
     component: Component
@@ -172,7 +169,7 @@ class OutputComponent:
         """The paths of the files."""
         return {target.name for target in self.targets}
 
-    def index(self, rows: Sequence[CastRow]) -> str:
+    def index_text(self, rows: Sequence[CastRow]) -> str:
         """Return the index for rows of these files."""
         length = len(self.component.prefix)
         if self.is_divided:

@@ -6,15 +6,13 @@ bytes into files that all write into, and then its page. Whatever stops it, it i
 """
 
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.files.remote import is_remote
@@ -44,8 +42,7 @@ from castwise.text.wording import argument, parenthesis
 Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """What is known of a file before it is converted."""
 
     target: OutputFile
@@ -230,7 +227,7 @@ def convert_part(
     conversion are there; the parts are being put together; or, before the first, there is too
     little room.
     """
-    ledger, job, work = _PartsLedger(destination), _job_of(run, part.count), _work_of(run)
+    ledger, job, work = _PartsLedger(destination), _job_of(run, part.total), _work_of(run)
     ranges_of_part = _part_of(work, part)
     nbytes = sum(span.source_nbytes for ranges in ranges_of_part for span in ranges)
     meter = ProgressMeter(nbytes, progress)
@@ -293,15 +290,6 @@ def _tasks(
         check()  # somebody may have begun anew
         yield BatchTask(batch, None)
         note(batch)
-
-
-def refuse_parts(destination: Path) -> None:
-    """CheckpointError if parts of a destination are there, of which `finish` makes it."""
-    if not is_remote(destination) and ((folder := _PartsLedger(destination).folder) / JOB).exists():
-        raise CheckpointError(
-            f"{folder} holds parts of {destination}; complete them (castwise finish "
-            f"{shlex.quote(str(destination))}), or remove that folder first"
-        )
 
 
 class RunParts:
@@ -422,7 +410,7 @@ def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
     """Return what belongs to a part of each conversion."""
     sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
     # Parts have about the same bytes, whatever tensors these belong to.
-    ends = [sum(sizes) * number // part.count for number in (part.number - 1, part.number)]
+    ends = [sum(sizes) * number // part.total for number in (part.number - 1, part.number)]
     ranges_of_part: list[list[TensorRange]] = []
     offset = 0
     for (*_, ranges), nbytes in zip(work, sizes, strict=True):

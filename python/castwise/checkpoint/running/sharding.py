@@ -4,7 +4,6 @@ import io
 import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from fractions import Fraction
 
 from castwise._numbers import is_integer
@@ -142,8 +141,8 @@ def divide(
         [f"-{number:05d}-of-{count:05d}" for number in range(1, count + 1)] if count > 1 else [""]
     )
     targets = [
-        replace(
-            whole, name=f"{component.prefix}{stem}{variant}{suffix}{SAFETENSORS}", sources=sources
+        whole._replace(
+            name=f"{component.prefix}{stem}{variant}{suffix}{SAFETENSORS}", sources=sources
         )
         for suffix, sources in zip(suffixes, shards, strict=True)
     ]

@@ -289,7 +289,7 @@ class ToFolder:
             _replace_text(folder / label, text)
         if component.index_name is not None:
             with new_file(folder / component.index_name) as file:
-                file.write(component.index(rows).encode())
+                file.write(component.index_text(rows).encode())
         sync_folder(folder / component.component.prefix)
 
     @property

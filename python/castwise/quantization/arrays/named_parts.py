@@ -132,7 +132,7 @@ def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
         yield f"the global scale of {of} is a multiple of that of {by}"
     is_last = q.axis % len(views.shape) == len(views.shape) - 1
     size = math.prod(target.data_shape) * target.container.itemsize
-    same_order = replace(views.storage, **_ALIKE) == replace(target.storage, **_ALIKE)
+    same_order = views.storage._replace(**_ALIKE) == target.storage._replace(**_ALIKE)
     if not (is_last and same_order and views.packing == target.packing and size == q.data.nbytes):
         yield f"{by} stores {q.scheme} in another order than {of}"
     codes, scale = finfo(_dtype_of_codes(q, target)), finfo(q.scale.dtype)

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -382,8 +382,7 @@ def _planned_and_made(
     return _encode(array, plan, largest, threads, importance), plan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
+class _Plan(NamedTuple):
     """What follows from all arguments but the elements."""
 
     scheme: Scheme  # what is made, and whose arithmetic it is

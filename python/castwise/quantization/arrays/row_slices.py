@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
 from castwise.quantization.producers.layouts import MATRIX, TILE, ceil_div, codes_of_container
@@ -14,8 +13,7 @@ from castwise.quantization.producers.layouts import MATRIX, TILE, ceil_div, code
 Rows = TypeVar("Rows", bound=StoredArray)
 
 
-@dataclass(frozen=True, slots=True)
-class _RowAxis:
+class _RowAxis(NamedTuple):
     """How a part lies along the rows of the plain matrix."""
 
     shape: Sequence[int]  # the shape that the part has, or may be given

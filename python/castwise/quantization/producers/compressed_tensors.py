@@ -384,7 +384,7 @@ COMPRESSED_TENSORS = Producer(
     writing=Writing(
         rows=_WRITTEN,
         with_inputs=(
-            *(replace(row, inputs="dynamic") for row in _WRITTEN_DYNAMIC),
+            *(row._replace(inputs="dynamic") for row in _WRITTEN_DYNAMIC),
             Written("mxfp4", "mxfp4-pack-quantized", inputs="float8"),
             Written("nvfp4", "nvfp4-pack-quantized", shares=True, inputs="constant"),
         ),

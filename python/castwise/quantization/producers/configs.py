@@ -5,7 +5,6 @@ there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -40,8 +39,7 @@ MODEL = "model.keras"
 MAX_DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """That a model is quantized, and how."""
 
     origin: str  # the file, or the key of the metadata

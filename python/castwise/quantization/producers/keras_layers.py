@@ -8,9 +8,8 @@ import math
 import re
 import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from string import ascii_letters
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,8 +51,7 @@ _EMBEDDINGS = ("Embedding", "ReversibleEmbedding")
 _I4 = f"int{find_scheme('int4_channel').bits}"
 
 
-@dataclass(frozen=True, slots=True)
-class KerasLayer:
+class KerasLayer(NamedTuple):
     """A layer as a configuration describes it."""
 
     kind: str  # its class
@@ -262,7 +260,7 @@ def _with_mode(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
         return _with_mode_by_parts(case, layer)
     if len(plain) > MATRIX and case.format == I8:
         if shape == plain:
-            return replace(layer, mode=I8)
+            return layer._replace(mode=I8)
         rows, columns = _matrix(layer, plain)
         if shape == (rows, ceil_div(columns, 2)):
             groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
@@ -270,7 +268,7 @@ def _with_mode(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
             size = int(np.count_nonzero(numbers == 0)) if len(numbers) else None
             if size == 0:
                 raise Undecodable(f"{groups!r} names no input of group 0; save it with Keras again")
-            return replace(layer, mode=_I4, block=size)
+            return layer._replace(mode=_I4, block=size)
     raise Undecodable(
         f"it has the shape {shape}, and the model states a kernel of {reprlib.repr(plain)} in an "
         "attention layer, which no mode stores so; save it with Keras again"
@@ -283,7 +281,7 @@ def _with_mode_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     if ZERO not in case.weight.parts.values() or extras not in (1, 2):
         raise Undecodable(_LACKS)
     bits = BYTE_BITS if outputs == case.shape(case.payload)[:1] else BYTE_BITS // 2
-    return replace(layer, mode=_CALIBRATED[extras - 1], bits=bits)
+    return layer._replace(mode=_CALIBRATED[extras - 1], bits=bits)
 
 
 def _form_alone(case: StoredWeight, path: str) -> WeightForm:

@@ -6,9 +6,9 @@ Which rows and columns share a scale, and how many containers, blocks and tiles 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -133,8 +133,7 @@ class Part:
     use: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """Where codes and scales lie in the arrays of a layout."""
 
     # The dtype of the payload; None for the dtype of a code.
@@ -178,8 +177,7 @@ class Storage:
 
     def multiplied_as(self, other: Storage) -> Storage:
         """Return it with codes and scales where they are, and multiplied as in another."""
-        return replace(
-            self,
+        return self._replace(
             global_use=other.global_use,
             global_unit=other.global_unit,
             positive_zero=other.positive_zero,

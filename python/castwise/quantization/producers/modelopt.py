@@ -136,7 +136,7 @@ def _experts(
 
     Names of parts follow that of the parameter, which has no "weight" of its own.
     """
-    storage = replace(layout.storage or Storage(), orientation=orientation, read_only=True)
+    storage = (layout.storage or Storage())._replace(orientation=orientation, read_only=True)
     parts = (
         replace(part, name=_EXPERTS[part.name]) for part in layout.parts if part.name in _EXPERTS
     )

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from castwise.quantization.producers.layouts import Layout, Storage
 from castwise.quantization.producers.schemes import Scheme, has_bias, may_hold, scheme_of_files
@@ -26,8 +26,7 @@ def same_schemes(*schemes: str) -> tuple[Form, ...]:
     return tuple((scheme, scheme) for scheme in schemes)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """A scheme as a producer's checkpoints hold it."""
 
     scheme: str  # one of `castwise.quantization.schemes()`, or a type of blocks
@@ -58,8 +57,7 @@ class Written:
         return scheme_of_files(self.scheme)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(NamedTuple):
     """A row, and the block that is used."""
 
     written: Written  # the row
@@ -76,22 +74,20 @@ class Encoding:
         return self.written.row.bits
 
 
-@dataclass(frozen=True, slots=True)
-class Statements:
+class Statements(NamedTuple):
     """What states how the weights of a component are stored."""
 
     # Members of `config.json`
-    sections: Mapping[str, Any] = field(default_factory=dict)
+    sections: Mapping[str, Any] = {}
     # Other files beside the tensors, with their texts
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = {}
     # The same for a file without a configuration; None if its producer has no such form.
-    metadata: Mapping[str, str] | None = field(default_factory=dict)
+    metadata: Mapping[str, str] | None = {}
     # What makes the text of `config.json` follow, where its sections stay.
     edit: Callable[[str], str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedModules:
+class EncodedModules(NamedTuple):
     """The modules of a component, as is to be stated of them."""
 
     encodings: Mapping[str, Encoding]  # how the weight of each is stored
@@ -127,16 +123,15 @@ def _nothing(*_: object) -> None:
     """Say nothing of a section, as most producers do."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Configuration:
+class Configuration(NamedTuple):
     """How configurations and metadata state what a producer has quantized."""
 
     # What reads a section of a configuration, by its names as `quant_method`.
-    readers: Mapping[str, StatementReader] = field(default_factory=dict)
+    readers: Mapping[str, StatementReader] = {}
     # Says from a section why none of its weights is decoded.
     undecodable: Callable[[Mapping[str, Any]], str | None] = _nothing
     # By method, the key of a section that lists the modules that are not quantized.
-    kept_keys: Mapping[str, str] = field(default_factory=dict)
+    kept_keys: Mapping[str, str] = {}
     # The key of a section that states how the caches of attention are quantized.
     cache_key: str | None = None
     # The file that it alone writes, None for those that `config.json` holds.
@@ -160,8 +155,7 @@ class Configuration:
     described_tensors: Callable[[Mapping[str, str]], Sequence[str]] = lambda metadata: ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Writing:
+class Writing(NamedTuple):
     """What castwise writes as a producer does."""
 
     rows: tuple[Written, ...] = ()  # the schemes of the checkpoints that castwise writes as it does
@@ -178,8 +172,7 @@ class Writing:
     embeddings: Literal["", "named", "loaded"] = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transcoding:
+class Transcoding(NamedTuple):
     """What stored weights become in the forms of other producers, with the same values."""
 
     # Schemes that it stores, each with the one that it becomes in forms of others.
@@ -197,8 +190,7 @@ class Transcoding:
     is_fused: bool = True  # engines fuse some of its weights, which must share a global scale
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Marker:
+class Marker(NamedTuple):
     """A tensor beside a weight that names its scheme."""
 
     # Returns the scheme that it names, from its name and its array, None if it names none;

@@ -4,7 +4,6 @@ A new producer is a module beside this one, and its name in the tuples here that
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,7 +52,7 @@ _WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX, GGUF)
 
 def _with_recipes(rows_of: Callable[[Writing], tuple[Written, ...]]) -> tuple[Written, ...]:
     return tuple(
-        replace(row, recipe=name)
+        row._replace(recipe=name)
         for producer in _WRITERS
         for name in (producer.name, *producer.also)
         for row in rows_of(producer.writing)

@@ -25,7 +25,6 @@ from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.component import (
     Derived,
-    RefusalError,
     SourceComponent,
     pattern_of,
 )
@@ -49,7 +48,6 @@ from castwise.quantization.producers.block_types import BLOCK_TYPES
 from castwise.quantization.producers.configs import MODEL
 from castwise.quantization.producers.foreign import scale_of_attention
 from castwise.quantization.producers.keras import KERAS_FLOAT8, numbered_kernel
-from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.names import tail
 from castwise.quantization.producers.registry import (
     CONFIGS,
@@ -103,18 +101,6 @@ def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> D
         )
     _check_only(decode, plans)
     return DerivedCheckpoint(source, plans, model.dtypes, is_file=is_file, model=model)
-
-
-def decode_refusal(source: Checkpoint) -> str | None:
-    """Say why a quantized checkpoint is not decoded; None if it is."""
-    try:
-        plan = Decode(BF16, "peer", None, 1, may_be_plain=True)
-        decode_checkpoint(source, plan, is_file=not source.is_folder)
-    except RefusalError as error:
-        return error.reason
-    except CheckpointError as error:
-        return str(error)
-    return None
 
 
 def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> Derived:

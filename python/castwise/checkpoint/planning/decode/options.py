@@ -1,7 +1,6 @@
 """How quantized weights are to be decoded."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._core import finfo, get_num_threads
 from castwise._numbers import is_integer
@@ -11,8 +10,7 @@ from castwise.text.spelling import typed_format
 from castwise.text.wording import argument, setting
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(NamedTuple):
     """What is decoded, and to what."""
 
     format: str  # the format of decoded weights

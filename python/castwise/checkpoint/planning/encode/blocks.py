@@ -69,13 +69,18 @@ def weighted_report(
     axis: int = -1,
 ) -> WeightedReport:
     """Add the report of values that are multiplied by the roots of what their channels count."""
-    dtype = np.float64 if array.dtype == np.float64 else np.float32
+    dtype = measured_dtype(array.dtype)
     if importance is None:  # 1 is of another size than the numbers of the other experts
         pair = (np.empty(0, dtype),) * 2
     else:
         factors = np.sqrt(importance.astype(dtype)).reshape((-1, 1) if axis == -2 else (1, -1))  # noqa: PLR2004
         pair = array.astype(dtype) * factors, values.astype(dtype) * factors
     return WeightedReport(report, report_losses(*pair))
+
+
+def measured_dtype(dtype: np.dtype[Any]) -> type[np.floating]:
+    """Return in what elements of a dtype are decoded to measure what they lost."""
+    return np.float64 if dtype == np.float64 else np.float32
 
 
 def check_finite(array: NDArray[Any], name: str, threads: int) -> float:

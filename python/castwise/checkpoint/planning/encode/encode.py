@@ -6,8 +6,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 from castwise._core import PolicyMap, finfo
 from castwise._numbers import BYTE_BITS
@@ -24,12 +24,11 @@ from castwise.checkpoint.planning.checkpoint_model import (
     contradictions_of_config,
 )
 from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
-from castwise.checkpoint.planning.decode.decode import decode_refusal
+from castwise.checkpoint.planning.decode import decode_refusal
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.encode.blocks import is_of_blocks
 from castwise.checkpoint.planning.encode.encoded_weight import (
-    BlockWeight,
     EncodedKind,
     EncodedWeight,
     encoding_threads,
@@ -72,8 +71,7 @@ _LOOKED_UP = ("embedding", "position")
 TABLES = ("embedding", "head")
 
 
-@dataclass(frozen=True, slots=True)
-class Encode:
+class Encode(NamedTuple):
     """What is quantized, and how."""
 
     # The scheme of linear layers; None if only those that a map names are quantized
@@ -101,8 +99,8 @@ class Encode:
     # A mix of types of a file of a whole model; the schemes that it gives weights, by name, and
     # what states it
     mix: str | None = None
-    mix_types: Mapping[str, str] = field(default_factory=dict)
-    mix_metadata: Mapping[str, str] = field(default_factory=dict)
+    mix_types: Mapping[str, str] = {}
+    mix_metadata: Mapping[str, str] = {}
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -118,7 +116,7 @@ class Encode:
         scales = self.scales if has_scales(self.scales, row.row, row.recipe) else "amax"
         form = encoding(row, self.block if scheme == self.scheme else None)
         constant = None if isinstance(inputs, str | None) else inputs
-        return replace(form, input_scale=constant, scales=scales, symmetric=zeros is None)
+        return form._replace(input_scale=constant, scales=scales, symmetric=zeros is None)
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
@@ -133,12 +131,10 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     choices, unused_patterns, plain_tensors = choices_of(source, encode)
     match = None if encode.importance is None else ImportanceMatch(encode.importance)
     numbers = [{} if match is None else numbers_of(choice, match) for choice in choices]
+    plans = map(partial(derive_encoded, is_file=is_file), choices, numbers)
     return DerivedCheckpoint(
         source,
-        [
-            derive_encoded(choice, numbers_of_part, is_file=is_file)
-            for choice, numbers_of_part in zip(choices, numbers, strict=True)
-        ],
+        [*plans],
         encode.dtypes,
         is_file=is_file,
         recipe=encode.recipe,
@@ -202,7 +198,7 @@ def candidate_parts(
         for infos in _kinds(facts, encodes[0]):
             parts: dict[str, Sequence[DerivedTensor]] = {}
             for encode in encodes:
-                single = choose(facts, replace(encode, leaves_unfit=True), infos[:1])
+                single = choose(facts, encode._replace(leaves_unfit=True), infos[:1])
                 if single.encodings:
                     _, tensors = _encoded_tensors(single, {})
                     parts[encode.scheme or ""] = tensors[infos[0].name]
@@ -243,7 +239,7 @@ def statement_sizes(
     keys = [[(info, part.prefix + info.name, False) for info in _infos_of(part)] for part in parts]
 
     def count_bytes(schemes: Mapping[str, str]) -> int:
-        request = replace(encode, schemes=schemes)
+        request = encode._replace(schemes=schemes)
         choices = [
             choose(part, request, keys=keys_of_part)
             for part, keys_of_part in zip(parts, keys, strict=True)
@@ -266,8 +262,7 @@ def _statement_bytes(texts: Statements) -> int:
 _Key = tuple[TensorInfo, str | None, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightChoice:
+class WeightChoice(NamedTuple):
     """Which tensors of a component are quantized, and how."""
 
     facts: SourceComponent  # the component as it is
@@ -451,8 +446,7 @@ def _reason(model: Model, encode: Encode, name: str) -> str | None:
     return reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Chooser:
+class _Chooser(NamedTuple):
     """Decides of single tensors whether they are quantized, and refuses what cannot be."""
 
     facts: SourceComponent  # the component
@@ -487,7 +481,7 @@ class _Chooser:
         if key is None and encoding_of.written.is_transposed and not self.is_stack(info):
             return None  # its producer keeps what is not of experts
         if encoding_of.input_scale is not None and self.model.role(info.name) == "embedding":
-            encoding_of = replace(encoding_of, input_scale=None)  # whose inputs are tokens
+            encoding_of = encoding_of._replace(input_scale=None)  # whose inputs are tokens
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
 
     def _scheme_of_mix(self, info: TensorInfo) -> str | None:
@@ -672,8 +666,7 @@ def _encoded_tensors(
         kind = kinds.get(key)
         if kind is None:
             kind = kinds[key] = EncodedKind(info, tensors_of_shards, encoding_of, threads)
-        weight_type = BlockWeight if kind.is_of_blocks else EncodedWeight
-        weights[name] = weight_type(info, kind, numbers.get(name))
+        weights[name] = EncodedWeight(info, kind, numbers.get(name))
     for name, weight in weights.items():
         if not weight.encoding.written.shares:
             continue
@@ -710,7 +703,7 @@ def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
             f"{next(iter(encodings.values())).written.recipe} states how weights are "
             "stored in config.json, which one file has not; name a folder"
         )
-    return replace(text, metadata={**text.metadata, **choice.encode.mix_metadata})
+    return text._replace(metadata={**text.metadata, **choice.encode.mix_metadata})
 
 
 def _warnings(choice: WeightChoice) -> list[str]:

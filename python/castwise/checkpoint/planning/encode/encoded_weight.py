@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from itertools import product
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,14 @@ from castwise.checkpoint.planning.encode.blocks import (
     check_finite,
     encode_rows,
     is_of_blocks,
+    measured_dtype,
     weighted_report,
 )
 from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.results.report import Report
-from castwise.quantization import QuantizedArray, dequantize
+from castwise.quantization import QuantizedArray
+from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.arrays.scale_range import exceeds_scales, keep_all, lost_to_scales
@@ -56,15 +58,14 @@ _BYTES = np.dtype(np.uint8).name
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _EncodedPart:
+class _EncodedPart(NamedTuple):
     """A tensor that a quantized matrix is stored as."""
 
     key: str  # what the producer calls it
     format: str  # its format
     shape: tuple[int, ...]  # its elements along each axis
     value: Array | None  # what it holds, if that follows from the shape of the weight; else None
-    count: int  # the elements of it that a matrix becomes
+    elements: int  # those of it that a matrix becomes
     # Those of each step of rows; 0 if slabs do not follow each other: it is one for the weight
     step_count: int
 
@@ -121,7 +122,7 @@ class EncodedKind:
         matrix_parts = self._parts_of_matrix()
         self.parts: Sequence[_EncodedPart] = matrix_parts
         if stack:
-            self.parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
+            self.parts = [part._replace(shape=(*stack, *part.shape)) for part in matrix_parts]
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
         self.needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
         self.step = _step(encoding)
@@ -232,7 +233,7 @@ class EncodedWeight:
         for place, start, stop in self._rows_of_slabs():
             parts = by_rows if counts else parts
             counts = {name: math.prod(part.shape) for name, part in parts.items()} | {
-                name: (part.count if stop == self._kind.rows else stop // step * part.step_count)
+                name: (part.elements if stop == self._kind.rows else stop // step * part.step_count)
                 - start // step * part.step_count
                 for name, part in rows
             }
@@ -278,23 +279,28 @@ class EncodedWeight:
         self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
     ) -> tuple[Arrays, Report | None]:
         """Read a slab, quantize it, and measure that if its payload is among the parts."""
-        array = self._read(ranges)
+        array, is_weighted = self._read(ranges), self._numbers is not None
+        if self._kind.is_of_blocks:  # in a tensor of its own name
+            (first, _), _ = ranges[-2:]
+            place = self.info.name, first, self.encoding
+            blocks, loss = encode_rows(array, *place, importance, is_weighted=is_weighted)
+            return dict.fromkeys(parts, blocks), loss
         if not self._kind.needs_amax:
             check_finite(array, self.info.name, threads=1)
         arguments = self._arguments(array.shape)
         q = quantize_slab(array, **arguments, importance=importance)
         whole: Report | None = None
         if self._kind.parts[0] in parts.values():
-            (report,) = compare_decoded(array[None], q)
+            to = measured_dtype(array.dtype)
+            values = decode_array(q, to, arithmetic="peer", threads=1)
+            report = report_losses(array, values)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
             if exceeds_scales(lost_to_scales(array, q, quantize)):
                 report = _add_saturated(report, report.count - report.zero_in)
             whole = report
-            if self._numbers is not None:
+            if is_weighted:
                 axis = -2 if self.encoding.written.is_transposed else -1
-                to = np.float64 if array.dtype == np.float64 else np.float32
-                values = dequantize(q, to, threads=1)
                 whole = weighted_report(report, array, values, importance, axis)
         return _take_parts(parts, q), whole
 
@@ -318,25 +324,6 @@ class EncodedWeight:
             ),
             default=0.0,
         )
-
-
-class BlockWeight(EncodedWeight):
-    """A weight that becomes blocks of bytes, in a tensor of its own name."""
-
-    def _encode(
-        self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
-    ) -> tuple[Arrays, Report | None]:
-        """Read a slab, quantize it, and measure that."""
-        (first, _), _ = ranges[-2:]
-        blocks, report = encode_rows(
-            self._read(ranges),
-            self.info.name,
-            first,
-            self.encoding,
-            importance,
-            is_weighted=self._numbers is not None,
-        )
-        return dict.fromkeys(parts, blocks), report
 
 
 def _take_parts(parts: Mapping[str, _EncodedPart], q: QuantizedArray) -> Arrays:
@@ -375,11 +362,11 @@ def _parts(
 ) -> tuple[_EncodedPart, ...]:
     """Return the parts of a matrix, from what a few rows of it become."""
     step = _step(encoding)
-    first, *others = (
-        _of_zeros(encoding, dtype, count, columns) for count in (step, 2 * step, rows % step)
-    )
-    assert first is not None, "of some rows"  # noqa: S101
-    once, (twice, rest) = first.parts(), ({} if q is None else q.parts() for q in others)
+    first = _quantize_zeros(encoding, dtype, step, columns)
+    double = _quantize_zeros(encoding, dtype, 2 * step, columns)
+    once, twice, rest = first.parts(), double.parts(), {}
+    if rows % step:
+        rest = _quantize_zeros(encoding, dtype, rows % step, columns).parts()
     views = replace(views_of(first), shape=(rows, columns))
     constants = {
         part.name: value
@@ -419,12 +406,10 @@ def _input_scale(encoding: Encoding, scale: float) -> _EncodedPart:
     return _EncodedPart(key, value.dtype.name, value.shape, value, 1, 0)
 
 
-def _of_zeros(
+def _quantize_zeros(
     encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
-) -> QuantizedArray | None:
-    """Quantize so many rows of zeros; None if there are none."""
-    if not rows:
-        return None
+) -> QuantizedArray:
+    """Quantize so many rows of zeros."""
     zeros = np.zeros((rows, columns), dtype)
     array = zeros.T if encoding.written.is_transposed else zeros
     return quantize_slab(array, threads=1, **_options(encoding, array.shape))
@@ -432,10 +417,8 @@ def _of_zeros(
 
 def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     """Compare each array of a stack with what it is decoded to."""
-    dtype = np.float64 if stack.dtype == np.float64 else np.float32
-    values_of_stack = dequantize(q, dtype, threads=1).reshape(stack.shape)
-    pairs = zip(stack, values_of_stack, strict=True)
-    return [report_losses(array, values) for array, values in pairs]
+    values = decode_array(q, measured_dtype(stack.dtype), arithmetic="peer", threads=1)
+    return [*map(report_losses, stack, values.reshape(stack.shape))]
 
 
 def _add_saturated(report: CastReport, count: int) -> CastReport:

@@ -8,16 +8,15 @@ float32 and exactly. Another scheme is taken only where it has all values.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.planning.component import Derived, SourceComponent
-from castwise.checkpoint.planning.decode.decode import decode_refusal
+from castwise.checkpoint.planning.decode import decode_refusal
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, Power, Reciprocal
 from castwise.checkpoint.planning.transcode._new_forms import (
@@ -55,8 +54,7 @@ _LOGGER = logging.getLogger(__name__)
 _MARKERS = tuple(MARKERS)
 
 
-@dataclass(frozen=True, slots=True)
-class TranscodingPlan:
+class TranscodingPlan(NamedTuple):
     """Which weights of a component get another form."""
 
     facts: SourceComponent  # the component as it is
@@ -138,7 +136,7 @@ def plan_transcoding(  # noqa: PLR0917
     if inputs == "dynamic":
         _check_preset(facts, new_weights)
     _share_scales(facts, recipe, new_weights)
-    return replace(plan, staying=staying, new_weights=new_weights, has_inputs=has_inputs)
+    return plan._replace(staying=staying, new_weights=new_weights, has_inputs=has_inputs)
 
 
 def _check(facts: SourceComponent, quantization: Quantization) -> bool:
@@ -212,7 +210,7 @@ def _state_integers(weights: Sequence[TranscodedWeight]) -> None:
     is_reordered = any(weight.is_reordered for weight in integers)
     for weight in integers:
         if weight.encoding is not None:
-            weight.encoding = replace(weight.encoding, symmetric=symmetric, has_index=is_reordered)
+            weight.encoding = weight.encoding._replace(symmetric=symmetric, has_index=is_reordered)
 
 
 def _check_preset(facts: SourceComponent, weights: Sequence[TranscodedWeight]) -> None:

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 from castwise._numbers import BYTE_BITS
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_of, numpy_dtype
-from castwise.checkpoint.planning.decode.losses import stored_losses
+from castwise.checkpoint.planning.decode.losses import losses_of_codes, stored_losses, without_codes
 from castwise.checkpoint.planning.derived_reader import (
     STACK_ELEMENTS,
+    Arrays,
     DerivedTensor,
     SingleSlabs,
     WeightJob,
@@ -30,8 +32,8 @@ from castwise.checkpoint.planning.transcode._global_scales import (
     SLAB_ELEMENTS,
     Power,
     Reciprocal,
+    cuts_of,
 )
-from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copy_slabs
 from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays.conversion import (
@@ -39,13 +41,16 @@ from castwise.quantization.arrays.conversion import (
     SCALES,
     ZEROS,
     converted_part,
+    of_rows,
     of_shape,
+    relative_scales,
     same_parts,
+    widen_blocks,
     zeros_of,
 )
 from castwise.quantization.arrays.decode import scales_tell, wrapped_zeros
 from castwise.quantization.arrays.named_parts import marker_of
-from castwise.quantization.arrays.row_slices import step_of
+from castwise.quantization.arrays.row_slices import rows_of, step_of
 from castwise.quantization.arrays.views import Views, scale_dtype, views_of
 from castwise.quantization.producers.layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
 from castwise.quantization.producers.names import name_part
@@ -58,6 +63,7 @@ from castwise.quantization.weights.decoding import (
     is_stacked_alike,
     stack_of,
 )
+from castwise.quantization.weights.decoding import Slab as Cut
 
 Array = NDArray[Any]
 
@@ -74,6 +80,8 @@ class _NewTensors(NamedTuple):
 
 class TranscodedWeight:
     """A weight, and what it becomes."""
+
+    form: Views  # the form that it gets, from `becomes` on
 
     def __init__(
         self,
@@ -94,8 +102,6 @@ class TranscodedWeight:
         self.encoding: Encoding | None = None
         # Its global scale, if that is another one.
         self.level: Power | Reciprocal | None = None
-        # The form that it gets.
-        self.form: Views | None = None
         self._stem = ""
         self.stored_tensors = stored_tensors
         self._kinds = kinds
@@ -105,9 +111,10 @@ class TranscodedWeight:
         whole = plan.alike  # one of several has no index
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copies: set[str] = set()
+        # What makes its tensors, by name: of one that has the tensors of another once it is asked.
+        # The keys of codes, scales and zero points that change.
+        self._keys: dict[str, str] = {}
         self._single_slabs: dict[str, SingleSlabs] = {}
-        # What makes some of its tensors: of one that has the tensors of another when it is asked
-        self._slab_maker: SlabMaker | None = None
 
     def becomes(self, form: Views, stem: str) -> None:
         """Take note of the form that it gets, and of what its parameter is called there.
@@ -116,7 +123,7 @@ class TranscodedWeight:
         """
         self.form, self._stem = form, stem
         formats = form.layout.parts[0].formats if form.layout.parts else ()
-        name = self._format(SCALES, self.weight.scale or self.weight.payload, form)
+        name = self._format(SCALES, self.weight.scale or self.weight.payload)
         if formats and name not in formats:
             raise ValueError(
                 f"{self.weight.scale!r} is {name}, and the other form has scales of "
@@ -192,24 +199,20 @@ class TranscodedWeight:
     @cached_property
     def _parts_by_name(self) -> Mapping[str, str]:
         """What the parts of its form are called behind its parameter, by their whole names."""
-        assert self.form is not None, "by `becomes`"  # noqa: S101
         layout = self.form.layout
         parts = [layout.payload, *[part.name for part in layout.parts]]
         return {self._name_part(part): part for part in parts}
 
     def _prepare(self) -> _NewTensors:
         """Return the tensors that it becomes, and keep what makes each of them."""
-        form = self.form
-        assert form is not None, "by `becomes`"  # noqa: S101
-        self._slab_maker = SlabMaker(self.weight, self.plan, form, self.level, self._warn)
         stored_form = None if self.plan.whole is None else views_of(self.plan.whole)
-        same = set() if stored_form is None else same_parts(stored_form, form)
-        layout, payload = form.layout, self.weight.payload
+        same = set() if stored_form is None else same_parts(stored_form, self.form)
+        layout, payload = self.form.layout, self.weight.payload
         scale = self.weight.scale or payload
         candidates = [
-            self._tensor(DATA, payload, layout.payload, form, is_same=DATA in same),
-            self._tensor(SCALES, scale, layout.parts[0].name, form, is_same=SCALES in same),
-            *[self._other(part, form) for part in layout.parts[1:]],
+            self._tensor(DATA, payload, layout.payload, is_same=DATA in same),
+            self._tensor(SCALES, scale, layout.parts[0].name, is_same=SCALES in same),
+            *map(self._other, layout.parts[1:]),
         ]
         tensors = [tensor for tensor in candidates if tensor is not None]
         homes = [tensor.home for tensor in tensors]
@@ -243,19 +246,59 @@ class TranscodedWeight:
         self, payload: str, names: Collection[str], _format: str | None
     ) -> Iterator[WeightSlab]:
         """List the slabs that make some of its tensors."""
-        if self._slab_maker is None:
+        if not (self._keys or self._single_slabs):
             self._prepare()
-        assert self._slab_maker is not None, "by `_prepare`"  # noqa: S101
-        yield from self._slab_maker.slabs(names)
+        yield from self._converted_slabs(names)
         for name in self._single_slabs.keys() & names:
             yield from slabs_of_one(name, self._single_slabs[name])
-        if payload in names and self._slab_maker.keys.get(payload) != DATA:
+        if payload in names and self._keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
+
+    def _converted_slabs(self, names: Collection[str]) -> Iterator[WeightSlab]:
+        """List the slabs of codes, scales and zero points: each can be made by another thread."""
+        keys = {name: key for name, key in self._keys.items() if name in names}
+        plan, whole = self.plan, self.plan.whole
+        widens = whole is None or self.form.scheme.bits != views_of(whole).scheme.bits
+        # Slabs with codes are measured. Codes are read only where they or zero points change.
+        if keys and not (widens or {DATA, ZEROS} & {*keys.values()}):
+            scales = without_codes(whole)
+            plan = plan._replace(
+                rows=lambda slab: rows_of(scales, slab.start, slab.stop, slab.place)
+            )
+        for slab in plan.slabs(SLAB_ELEMENTS) if keys else ():
+            form = of_rows(self.form, slab.stop - slab.start)
+            shapes = {DATA: form.data_shape, SCALES: form.scale_shape, ZEROS: form.zero_shape}
+            counts = {name: math.prod(shapes[key]) for name, key in keys.items()}
+            yield WeightSlab(counts, partial(self._convert, plan, keys, form, slab))
+
+    def _convert(
+        self, plan: Decoding, keys: Mapping[str, str], form: Views, slab: Cut
+    ) -> tuple[Arrays, DecodeReport | None]:
+        """Make the rows of a slab."""
+        q, level = plan.rows(slab), self.level
+        if ZEROS in keys.values() and wrapped_zeros(q):
+            self._warn(self.weight.payload)
+        if form.scheme.bits != views_of(q).scheme.bits:
+            try:
+                parts = widen_blocks(q, form, slab.start)
+            except ValueError as error:
+                where = f" of matrix {slab.place}" if slab.place else ""
+                raise CheckpointError(
+                    f"tensor {self.weight.payload!r}: {error}{where}; {AGAIN}"
+                ) from error
+        else:
+            parts = {
+                key: relative_scales(q, form, level.power())
+                if key == SCALES and isinstance(level, Power)
+                else converted_part(q, form, key)
+                for key in {*keys.values()}
+            }
+        report = losses_of_codes(q) if DATA in keys.values() else None
+        return {name: parts[key] for name, key in keys.items()}, report
 
     def _stack_of(self, tensors: Sequence[DerivedTensor]) -> WeightStack | None:
         """Return what makes it with weights that differ in names alone; None if nothing does."""
         form, plan, stored = self.form, self.plan, [self.weight.payload, *self.weight.parts]
-        assert form is not None, "by `becomes`"  # noqa: S101
         elements = math.prod(plan.shape)
         is_stacked = (
             plan.similar is not None
@@ -279,8 +322,6 @@ class TranscodedWeight:
     ) -> tuple[Sequence[Array], Sequence[DecodeReport]] | None:
         """Make small weights; None if one of them loses values, or is warned of."""
         form, whole, tensors = self.form, self.plan.whole, self.stored_tensors
-        assert form is not None, "by `becomes`"  # noqa: S101
-        assert self._slab_maker is not None, "by `tensors`"  # noqa: S101
         names = [weight.plan.parts for weight in weights]
         q = stack_of(whole, [tensors.stack(part) for part in zip(*names, strict=True)])
         if not all(scales_tell(q, np.dtype(np.float32), reads_codes=True)) or wrapped_zeros(q):
@@ -288,7 +329,7 @@ class TranscodedWeight:
         arrays = []
         for index, tensor in enumerate(self._result.tensors):
             others = [weight._result.tensors[index] for weight in weights]
-            if (key := self._slab_maker.keys.get(tensor.info.name)) is not None:
+            if (key := self._keys.get(tensor.info.name)) is not None:
                 array = converted_part(q, of_shape(form, (len(weights), *form.shape)), key)
             elif tensor.info.name in self._copies:
                 array = tensors.stack([other.home for other in others])
@@ -345,17 +386,14 @@ class TranscodedWeight:
     def _name_part(self, part: str) -> str:
         return name_part(part, self._stem) if part else self._stem
 
-    def _tensor(
-        self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
-    ) -> DerivedTensor:
+    def _tensor(self, key: str, home: str, part: str, *, is_same: bool = False) -> DerivedTensor:
         """Describe codes, scales or zero points."""
-        name, format_name = self._name_part(part), self._format(key, home, form)
+        name, format_name, form = self._name_part(part), self._format(key, home), self.form
         shape = {DATA: form.data_shape, SCALES: form.scale_shape}.get(key)
         shape = form.zero_shape if shape is None else shape
         if is_same and format_name == self.stored_tensors[home].format:
             return self._copy(home, name, shape)
-        assert self._slab_maker is not None, "by `_prepare`"  # noqa: S101
-        self._slab_maker.keys[name] = key
+        self._keys[name] = key
         sources = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
             sources = self.level.sources
@@ -363,9 +401,9 @@ class TranscodedWeight:
             home, name, format_name, shape, sources=sources, slabs=None, is_payload=key == DATA
         )
 
-    def _format(self, key: str, home: str, form: Views) -> str:
+    def _format(self, key: str, home: str) -> str:
         """Return the format of codes, scales or zero points in the new form."""
-        dtype = numpy_dtype(self.stored_tensors[home].format or "")
+        dtype, form = numpy_dtype(self.stored_tensors[home].format or ""), self.form
         if key != SCALES:
             is_float = finfo(dtype).kind == "float" and form.scheme.bits == BYTE_BITS
             return _format_of(dtype if is_float and key == DATA else form.container)
@@ -376,7 +414,7 @@ class TranscodedWeight:
 
     def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> DerivedTensor:
         info = self.stored_tensors[home]
-        slabs = partial(copy_slabs, self.stored_tensors, home, shape)
+        slabs = partial(_copy_slabs, self.stored_tensors, home, shape)
         is_payload = home == self.weight.payload
         self._copies.add(name)
         return self._describe(
@@ -390,9 +428,9 @@ class TranscodedWeight:
         )
 
     def _scalar(
-        self, home: str, name: str, value: Callable[[], Any], sources: Collection[str], form: Views
+        self, home: str, name: str, value: Callable[[], Any], sources: Collection[str]
     ) -> DerivedTensor:
-        shape = _shape_of_scalars(form)
+        shape = self._shape_of_scalars
 
         def scalar() -> Array:
             return np.asarray(value(), np.float32).reshape(shape)
@@ -402,47 +440,50 @@ class TranscodedWeight:
             home, name, name_of_format, shape, sources=sources, slabs=lambda: slabs
         )
 
-    def _other(self, part: Part, form: Views) -> DerivedTensor | None:
+    @property
+    def _shape_of_scalars(self) -> tuple[int, ...]:
+        return () if self.form.recipe is None else self.form.recipe.scalar
+
+    def _other(self, part: Part) -> DerivedTensor | None:
         """Describe a part of the new form beside codes and scales; None if it has none."""
         stored_name = self._names.get(part.role)
         if part.role == GLOBAL:
-            return self._global(stored_name, self._name_part(part.name), form)
+            return self._global(stored_name, self._name_part(part.name))
         if part.role == ACTIVATION:
             if stored_name is None:
                 return None
             # A form may name several scales of inputs; a weight has the first of them.
-            scales = [other for other in form.layout.parts if other.role == ACTIVATION]
+            scales = [other for other in self.form.layout.parts if other.role == ACTIVATION]
             if part is not scales[0]:
                 return None
-            return self._inputs(stored_name, part, form)
+            return self._inputs(stored_name, part)
         if part.role == ZERO:
             stays = (
                 stored_name is not None
                 and self.encoding is not None
                 and not self.encoding.symmetric
             )
-            return self._tensor(ZEROS, stored_name or "", part.name, form) if stays else None
-        return self._constants(part, form)
+            return self._tensor(ZEROS, stored_name or "", part.name) if stays else None
+        return self._constants(part)
 
-    def _global(self, stored_name: str | None, name: str, form: Views) -> DerivedTensor | None:
+    def _global(self, stored_name: str | None, name: str) -> DerivedTensor | None:
         if self.level is not None:
             home, level = stored_name or self.weight.payload, self.level
-            return self._scalar(home, name, level.value, level.sources, form)
+            return self._scalar(home, name, level.value, level.sources)
         return (
-            None if stored_name is None else self._copy(stored_name, name, _shape_of_scalars(form))
+            None if stored_name is None else self._copy(stored_name, name, self._shape_of_scalars)
         )
 
-    def _inputs(self, stored_name: str, part: Part, form: Views) -> DerivedTensor:
+    def _inputs(self, stored_name: str, part: Part) -> DerivedTensor:
         name = self._name_part(part.name)
         if not isinstance(self.level, Reciprocal):
-            return self._copy(stored_name, name, _shape_of_scalars(form))
+            return self._copy(stored_name, name, self._shape_of_scalars)
         value = np.float32(self.stored_tensors.read(stored_name).reshape(()))
-        return self._scalar(
-            stored_name, name, partial(np.divide, np.float32(1), value), [stored_name], form
-        )
+        reciprocal = partial(np.divide, np.float32(1), value)
+        return self._scalar(stored_name, name, reciprocal, [stored_name])
 
-    def _constants(self, part: Part, form: Views) -> DerivedTensor | None:
-        name, payload = self._name_part(part.name), self.weight.payload
+    def _constants(self, part: Part) -> DerivedTensor | None:
+        name, payload, form = self._name_part(part.name), self.weight.payload, self.form
         if part.use == "shape":
             return self._constant(payload, name, np.array(form.shape, np.int64))
         if part.use == "marker" and (marker := marker_of(form)) is not None:
@@ -454,11 +495,19 @@ class TranscodedWeight:
         return self._copy(self._index.name, name, self._index.shape)
 
 
-def _shape_of_scalars(form: Views) -> tuple[int, ...]:
-    return () if form.recipe is None else form.recipe.scalar
-
-
 def _format_of(dtype: np.dtype[Any]) -> str:
     row = format_of(dtype)
     assert row is not None, "of the table"  # noqa: S101
     return row.name
+
+
+def _copy_slabs(
+    tensors: StoredTensors, name: str, shape: tuple[int, ...]
+) -> Iterator[tuple[int, Callable[[], Array]]]:
+    """List the slabs of a tensor that stays as it is, but for its shape if it is one number."""
+    if (count := math.prod(shape)) <= 1:
+        whole = [(0, n) for n in tensors[name].shape]
+        yield count, lambda: tensors.box(name, whole).reshape(shape)
+        return
+    for ranges in cuts_of(tensors, name):
+        yield math.prod(end - begin for begin, end in ranges), partial(tensors.box, name, ranges)

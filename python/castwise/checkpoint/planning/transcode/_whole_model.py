@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +36,6 @@ from castwise.checkpoint.planning.written_schemes import written_schemes
 from castwise.checkpoint.results.report import Report
 from castwise.models.model import STACK, WEIGHT
 from castwise.quantization.arrays.conversion import blocks_of, of_rows
-from castwise.quantization.arrays.views import Views
 from castwise.quantization.producers.producer import Encoding
 from castwise.quantization.producers.registry import producer_of_model
 from castwise.quantization.weights.decoding import Slab as Cut
@@ -70,8 +68,8 @@ class WholeModel:
         config: Mapping[str, Any],
         stored_tensors: StoredTensors,
         weights: Mapping[str, TranscodedWeight],  # by their payloads
-        encodings: Mapping[str, Encoding] = MappingProxyType({}),  # of plain weights, by name
-        numbers: Mapping[str, ChannelNumbers] = MappingProxyType({}),  # of their channels
+        encodings: Mapping[str, Encoding],  # of plain weights, by name
+        numbers: Mapping[str, ChannelNumbers],  # of their channels
     ) -> None:
         self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
         self._encodings, self._numbers = encodings, numbers
@@ -199,7 +197,7 @@ class WholeModel:
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> DerivedTensor:
         weights = [self._weights[source.stored_name] for source in sources]
         home, _, place = sources[0]
-        form = _form(weights[0])
+        form = weights[0].form
         *stack, rows, blocks, _ = form.data_shape
         size = sum(size for _, size in form.storage.fields)
         stack = stack if place.expert is None else [len(sources)]
@@ -331,11 +329,6 @@ def _encoded_blocks(
     return {name: blocks}, report
 
 
-def _form(weight: TranscodedWeight) -> Views:
-    assert weight.form is not None, "by `becomes`"  # noqa: S101
-    return weight.form
-
-
 def _blocks_of(name: str, weight: TranscodedWeight, slab: Cut, rows: Rows) -> tuple[Arrays, None]:
     """Return the blocks of rows of one matrix, those that go to a place."""
     q, count = weight.plan.rows(slab), slab.stop - slab.start
@@ -347,5 +340,5 @@ def _blocks_of(name: str, weight: TranscodedWeight, slab: Cut, rows: Rows) -> tu
             f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "
             f"llama.cpp takes for a number; {AGAIN}"
         )
-    blocks = blocks_of(q, of_rows(_form(weight), rows.count(count)), rows.of(count))
+    blocks = blocks_of(q, of_rows(weight.form, rows.count(count)), rows.of(count))
     return {name: blocks}, None

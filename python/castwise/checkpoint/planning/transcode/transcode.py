@@ -38,7 +38,7 @@ def transcode_checkpoint(
     """
     target = model_format(f".{recipe}")
     if target is not None:
-        from castwise.checkpoint.planning.transcode._whole_model_plan import (  # noqa: PLC0415
+        from castwise.checkpoint.planning.transcode.to_whole_model import (  # noqa: PLC0415
             check_whole,
             derive_whole_model,
         )
