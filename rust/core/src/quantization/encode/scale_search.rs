@@ -201,12 +201,12 @@ impl ScaleSearch {
         let to_four = to_four.is_some().then_some(other);
         let (elements, weights) = (&mut room.elements[..], &mut room.weights[..]);
         let farthest = if self.is_weighted() {
-            level.run(FindFarthest { elements, weights, amax })
+            level.run_narrow(FindFarthest { elements, weights, amax })
         } else {
             Farthest { magnitudes: amax, weights: [1.0; LANES] }
         };
         let search = Search { level, elements, weights, farthest, amax, own, to_four, grid, stored };
-        for (&block, code) in numbers.iter().zip(level.run(search)) {
+        for (&block, code) in numbers.iter().zip(level.run_narrow(search)) {
             codes[block] = code as u8;
         }
     }
@@ -429,11 +429,11 @@ fn errors(
     grid: Grid,
 ) -> [Lanes<f32>; 2] {
     if !weights.is_empty() {
-        level.run(Errors::<true, true> { elements, weights, scales, grid })
+        level.run_narrow(Errors::<true, true> { elements, weights, scales, grid })
     } else if clips {
-        level.run(Errors::<true, false> { elements, weights, scales, grid })
+        level.run_narrow(Errors::<true, false> { elements, weights, scales, grid })
     } else {
-        level.run(Errors::<false, false> { elements, weights, scales, grid })
+        level.run_narrow(Errors::<false, false> { elements, weights, scales, grid })
     }
 }
 
