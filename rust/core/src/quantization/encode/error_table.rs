@@ -1,71 +1,141 @@
-//! Squared errors of bf16 under stored scales, by a table.
+//! Stored scales of least squared error for blocks of bf16, by a table of errors of 16 bits.
 //!
-//! A magnitude of bf16 is one of 128 significands times a power of two, a stored scale of E4M3 one of 8. What
-//! it loses depends on both significands and on the difference of the exponents, but for a power of four, by which every
-//! operation of the search is exact. So all errors are in a table of 76 KB: rows of significands of elements; in a row,
-//! octaves of elements; in an octave, scales from the largest one down. The errors of an element under [`LANES`] scales that
-//! follow each other are adjacent, as a scale of the octave below is one of an element of the octave above.
+//! A magnitude of bf16 is one of 128 significands times a power of two, a stored scale of E4M3 one of 8, a power of two one of
+//! one. What a magnitude loses, in squares of its scale, depends on both significands and on the difference of the exponents.
+//! So all errors are in a table: a row for each significand of elements; in a row, octaves of elements; in an octave, scales
+//! from the largest one down. The errors of an element under [`LANES`] scales that follow each other are adjacent, as a scale of
+//! the octave below is one of an element of the octave above. They are added to the sums of a block in one step.
 //!
-//! Sums have the same order and the same bits as those of the search that computes errors. That one is for the blocks that
-//! are left here: with elements that are too small beside the largest one, or where further scales may be better.
+//! Errors are rounded to integers. So the true sum of a block is within half a unit an element of the sum that is added, and a
+//! block has its scale from here where no other scale may have as small a sum. About one block in a hundred is left to the
+//! search that computes errors, which has the same scales.
 
 use std::arch::x86_64 as arch;
 
 use super::scale_errors::{Grid, StoredScales, inverse, square};
 use crate::codec::pivot::{Binary32, FloatPivot};
-use crate::cpu::{InstructionSet, Level, RawKernel};
+use crate::cpu::{InstructionSet, Kernel, Level, Owner, RawKernel};
 use crate::quantization::arithmetic::Area;
 
-/// Scales that are tried at once, and elements whose places are found at once.
+/// Scales that are tried, and elements whose places are found at once.
 const LANES: usize = 16;
 
-/// How often so many scales are tried.
-const STEPS: usize = 2;
+/// A number for each scale.
+type Lanes<T> = [T; LANES];
 
-/// Octaves of elements.
+/// Octaves of elements. What smaller ones lose is below a unit, and is the same under all scales that may be the best.
 const OCTAVES: usize = 16;
 
 /// Bits of the significands of bf16, after the first one, and significands.
 const MANTISSA: u32 = 7;
 const ROWS: usize = 1 << MANTISSA;
 
+/// The significands of scales, at most.
+const MOST_SIGNIFICANDS: usize = 8;
+
 /// The exponent of 1 in bf16 and float32.
 const BIAS: i32 = 127;
+
+/// What sums of errors may be.
+const MOST: f32 = u16::MAX as f32;
+
+/// Runs a kernel that is compiled for this level alone.
+///
+/// # Safety
+/// The level in use has AVX2, and as for the kernel's [`RawKernel::run`].
+unsafe fn run_avx2<K: RawKernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's promise.
+    unsafe { <K as Owner<K>>::avx2(kernel) }
+}
+
+/// Returns the nearest integer of 16 bits.
+#[inline(always)]
+fn nearest(value: f32) -> u16 {
+    (value + 8_388_608.0).to_bits() as u16
+}
 
 /// Errors under scales between two powers of two, and what else the search needs of these.
 #[derive(Default)]
 pub(super) struct ErrorTable {
-    /// Rows, and one of zeros.
-    errors: Vec<f32>,
-    /// What errors are of; none for scales that have no table.
-    source: Option<(Grid, StoredScales)>,
-    /// The largest codes that have to be tried for magnitudes from 1 to 2.
-    highest: Vec<i32>,
-    /// Codes that may be chosen for any of them.
-    codes: (i32, i32),
-    /// The largest codes of octaves of scales that the table is for.
-    octaves_of_codes: (i32, i32),
-    /// The logarithm of the scales of an octave, and octaves in a row: an odd number, so that rows do not meet in the same
-    /// lines of caches.
+    /// One of zeros, and the rows.
+    errors: Vec<u16>,
+    /// By the distance of the first scale from the largest one of its octave.
+    sums: [Sums; MOST_SIGNIFICANDS],
+    /// None for scales that have no table.
+    layout: Option<Layout>,
+}
+
+/// Where errors are.
+#[derive(Clone, Copy)]
+struct Layout {
+    grid: Grid,
+    stored: StoredScales,
+    /// The elements of a block.
+    width: usize,
+    /// The logarithm of the scales of an octave, and errors in a row.
     shift: u32,
-    octaves: u16,
-    /// The largest code of the table's octave of scales, and the biased exponent of elements of its first octave beside it.
+    pitch: i32,
+    /// The largest code of an octave, and what the place of an element is above its exponent, which is shifted, less the code.
     code: i32,
-    lowest: i32,
-    /// What brings an element to the unit of errors, and the scale after all that are tried.
-    unit: i32,
-    next: [f32; STEPS],
-    /// Powers of four, from octave to octave of scales.
-    units: [[f32; LANES]; STEPS],
+    offset: i32,
+    /// The codes of first scales for which there are errors, and the largest code that may be chosen.
+    first_codes: (i32, i32),
+    highest_code: i32,
+    /// What makes magnitudes comparable with the numbers that codes are before the scale of the array.
+    inverse_global: f32,
+    /// What quotients are multiplied by to be integers: those up to `2^span` times the root of the full sum have 16 bits.
+    quotient_unit: f32,
+    span: u32,
+    /// To what quotients are limited by the last scale at most, and what multiplies a loss so that its square is a sum.
+    last_limit: f32,
+    loss_unit: f32,
+}
+
+/// How sums under a first scale and those below compare.
+#[derive(Default)]
+struct Sums {
+    /// The unit of each sum, as 65,536ths of the first one's.
+    units: Lanes<u16>,
+    /// How far a sum may be from the true one, in the first one's unit.
+    slack: Lanes<u16>,
+    /// To what quotients by the first scale are limited.
+    limits: Lanes<u16>,
+}
+
+/// Computes the errors of elements under scales. A column has the power of two of elements, the scale, its inverse, and what
+/// turns squares into units.
+struct FillRow<'a> {
+    significand: f32,
+    columns: &'a [[f32; 4]],
+    grid: Grid,
+    to: &'a mut [u16],
+}
+
+impl Kernel for FillRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { significand, columns, grid, to } = self;
+        for (to, &[power, scale, inverse, units]) in to.iter_mut().zip(columns) {
+            let error = square::<true>(significand * power, scale, inverse, grid) * units;
+            let error = if error < MOST { error } else { MOST };
+            *to = nearest(error);
+        }
+    }
 }
 
 impl ErrorTable {
-    /// Computes the errors, if they are not those of the same scales already; returns whether there are such.
-    pub(super) fn find(&mut self, grid: Grid, stored: StoredScales) -> bool {
-        if self.source == Some((grid, stored)) {
+    /// Computes the errors, if they are not those of the same scales and blocks already; returns whether there are such.
+    ///
+    /// # Safety
+    /// The level in use has AVX2.
+    pub(super) unsafe fn find(&mut self, grid: Grid, stored: StoredScales, width: usize) -> bool {
+        let is_same = |it: &Layout| it.grid == grid && it.stored == stored && it.width == width;
+        if self.layout.as_ref().is_some_and(is_same) {
             return true;
         }
-        self.source = None;
+        self.layout = None;
         let shift = Binary32::MANTISSA - stored.shift;
         let significands = 1usize << shift;
         let one = (1.0 / stored.unit).to_bits() >> stored.shift;
@@ -80,229 +150,296 @@ impl ErrorTable {
             |row: usize| f32::from_bits(1f32.to_bits() | (row as u32) << (Binary32::MANTISSA - MANTISSA));
         let unit = exponent(smallest);
         let code = (one + significands as u32 - 1) as i32;
-        let scale = |place: usize| stored.value(code as u32 - place as u32) * power(-unit);
+        let scale = |place: usize| {
+            let octave = (place / significands) as i32;
+            stored.value(code as u32 - (place % significands) as u32) * power(-unit - octave)
+        };
         // No element is above this.
-        let highest = exponent(grid.limit * scale(significands - 1));
-        let lowest = highest + 1 - OCTAVES as i32;
-        let octaves = OCTAVES + STEPS * LANES / significands - 1;
+        let lowest = exponent(grid.limit * scale(0)) + 1 - OCTAVES as i32;
+        let pitch = (OCTAVES << shift) + LANES;
+        let full = grid.full_sum(width);
+        let column = |place: usize| {
+            let scale = scale(place % significands);
+            let units = MOST / (full * scale * scale);
+            [power(lowest + (place >> shift) as i32), scale, inverse(scale), units]
+        };
+        let columns: Vec<_> = (0..pitch).map(column).collect();
         self.errors.clear();
-        for row in 0..ROWS {
-            for octave in 0..octaves {
-                let element = significand(row) * power(lowest + octave as i32);
-                for place in 0..significands {
-                    let scale = scale(place);
-                    self.errors.push(square::<true>(element, scale, inverse(scale), grid));
-                }
+        self.errors.resize((ROWS + 1) * pitch, 0);
+        for (row, to) in self.errors.chunks_mut(pitch).skip(1).enumerate() {
+            let row = FillRow { significand: significand(row), columns: &columns, grid, to };
+            // SAFETY: the caller's promise.
+            unsafe { run_avx2(row) };
+        }
+        let span = (grid.limit / full.sqrt()).log2().ceil().max(0.0);
+        let quotient_unit = 65_536.0 / (full.sqrt() * span.exp2());
+        let mut last_limit = 0f32;
+        // Each error is rounded by half a unit. Sums in the first one's unit lose two more, and all errors of float32 together
+        // are less than one. The recipe's own scale may be worse by a part that is no difference.
+        let rounded = 3.0 + ((1.0 - grid.less) * MOST).ceil();
+        for (place, sums) in self.sums.iter_mut().enumerate().take(significands) {
+            for lane in 0..LANES {
+                let part = scale(place + lane) / scale(place);
+                sums.units[lane] = (part * part * 65_536.0).min(MOST) as u16;
+                sums.slack[lane] = (part * part * width as f32 / 2.0 + rounded).ceil() as u16;
+                sums.limits[lane] = (part * grid.max * quotient_unit).ceil() as u16;
             }
+            last_limit = last_limit.max(f32::from(sums.limits[LANES - 1]));
         }
-        self.errors.extend([0.0; STEPS * LANES]);
-        (self.shift, self.octaves) = (shift, octaves as u16);
-        (self.code, self.unit, self.lowest) = (code, unit, lowest + BIAS + unit);
-        for step in 0..STEPS {
-            let octave = |lane: usize| ((step * LANES + lane) / significands) as i32;
-            self.units[step] = std::array::from_fn(|lane| power(-2 * octave(lane)));
-            self.next[step] = scale(0) * power(-octave(LANES));
-        }
-        // Those of an octave of magnitudes whose scales are near 1 have no limits.
-        let free = stored.without_limits();
-        let octave = exponent(smallest) + exponent(grid.limit);
-        let below = |magnitude: f32| free.code_below(magnitude * grid.twice()) as i32;
-        let free_of = |row: usize| below(significand(row) * power(octave)) - (octave << shift);
-        self.highest = (0..ROWS).map(free_of).collect();
-        let least = stored.halved.max(stored.codes.0) as i32;
-        self.codes = (least, (free.code_below(grid.most) as i32).clamp(least, stored.codes.1 as i32));
-        // Of E4M3, codes below 8 are not in octaves. All elements have exponents of normal numbers.
-        let first = (LANES as i32 + significands as i32).max(LANES as i32 + stored.codes.0 as i32);
-        let from_octave = |octave: i32| code + (octave << shift);
-        let lowest_octave = (1 - self.lowest).max(-BIAS - unit + 1);
-        let highest_octave = (254 - OCTAVES as i32 - self.lowest).min(BIAS - unit - 1);
-        self.octaves_of_codes = (first.max(from_octave(lowest_octave)), from_octave(highest_octave));
-        self.source = Some((grid, stored));
+        let offset = code - ((lowest + BIAS + unit) << shift);
+        // Of E4M3, codes below 8 are not in octaves. All elements and scales have exponents of normal numbers.
+        let least = LANES as i32 - 1 + (stored.codes.0 as i32).max(significands as i32);
+        let of_octave = |octave: i32| code + ((octave - unit) << shift);
+        let lowest_octave = 1 - BIAS + (LANES as i32 >> shift);
+        let first_codes = (least.max(offset + 1).max(of_octave(lowest_octave)), of_octave(BIAS - 1));
+        let highest_code = stored.code_below(grid.most) as i32;
+        let inverse_global = stored.divisor / stored.factor;
+        let (pitch, loss_unit, span) = (pitch as i32, span.exp2() / 256.0, span as u32);
+        self.layout = Some(Layout {
+            grid,
+            stored,
+            width,
+            shift,
+            pitch,
+            code,
+            offset,
+            first_codes,
+            highest_code,
+            inverse_global,
+            quotient_unit,
+            span,
+            last_limit,
+            loss_unit,
+        });
         true
     }
 }
 
-/// Places of elements in the table: of some blocks, so that they are in memory before they are read.
-const PLACES: usize = 32 * LANES;
-
 /// The search of whole blocks side by side, of a row, for codes of scales.
 pub(super) struct TableSearch<'a> {
     pub(super) table: &'a ErrorTable,
-    pub(super) grid: Grid,
-    /// The elements, and the columns of a block: a multiple of [`LANES`], at most [`PLACES`].
+    /// The elements, and the columns of a block, for which there is a loop.
     pub(super) area: Area<*const u16>,
     pub(super) width: usize,
     /// The largest magnitudes, and codes, which are the recipe's own before.
     pub(super) amax: &'a [f32],
     pub(super) codes: &'a mut [u8],
-    /// Which blocks are left to another search.
-    pub(super) is_left: &'a mut [bool],
-}
-
-/// The scales that are tried for a block, by the code of the first lane and the largest that may be chosen.
-#[derive(Clone, Copy, Default)]
-struct Range {
-    first: i32,
-    highest: i32,
-    /// The bits of the smallest element that the table has.
-    lowest: u16,
-    is_covered: bool,
+    /// The number of the first block, and those that are left to another search.
+    pub(super) first_block: usize,
+    pub(super) left_blocks: &'a mut Vec<usize>,
 }
 
 impl TableSearch<'_> {
-    /// Whether a level has the instructions, and the table blocks of so many columns.
+    /// Whether a level has the instructions, and there is a loop for blocks of so many columns.
     pub(super) fn has(level: Level, width: usize) -> bool {
-        matches!(level.set(), InstructionSet::Avx2 | InstructionSet::Avx512)
-            && width.is_multiple_of(LANES)
-            && width <= PLACES
+        matches!(level.set(), InstructionSet::Avx2 | InstructionSet::Avx512) && matches!(width, 16 | 32)
+    }
+
+    /// # Safety
+    /// The level in use has the instructions, and the elements of the area are readable.
+    pub(super) unsafe fn run(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.width == LANES {
+                run_avx2(OfGroups::<1>(self));
+            } else {
+                run_avx2(OfGroups::<2>(self));
+            }
+        }
     }
 }
 
+/// The search of blocks that have so many times [`LANES`] columns.
+struct OfGroups<'a, const GROUPS: usize>(TableSearch<'a>);
+
+/// The scales that are tried for blocks, a lane each.
+struct Ranges {
+    /// The codes of the first ones: the largest that have to be tried, or the recipe's own; 0, if there are no errors for them.
+    first_code: Lanes<i32>,
+    /// How far they are below the largest ones of their octaves.
+    octave_place: Lanes<i32>,
+    /// What the place of an element is above its exponent, which is shifted, and what is below the magnitudes in the table.
+    offset: Lanes<i16>,
+    lowest_magnitude: Lanes<i16>,
+    /// The largest magnitudes by the first scale, and what they lose at least under scales that are not tried.
+    quotient: Lanes<u16>,
+    least_loss: Lanes<u16>,
+}
+
+/// Returns numbers, and the default where there are fewer.
+#[inline(always)]
+fn padded<T: Copy + Default>(numbers: &[T]) -> Lanes<T> {
+    numbers
+        .first_chunk()
+        .copied()
+        .unwrap_or_else(|| std::array::from_fn(|lane| numbers.get(lane).copied().unwrap_or_default()))
+}
+
 /// The level has AVX2, and the elements of the area are readable.
-impl RawKernel for TableSearch<'_> {
+impl<const GROUPS: usize> RawKernel for OfGroups<'_, GROUPS> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { table, grid, area, width, amax, codes, is_left } = self;
-        let mut places = [0u16; PLACES];
-        let mut ranges = [Range::default(); PLACES / LANES];
-        let together = PLACES / width;
-        let blocks = amax.chunks(together).zip(codes.chunks_mut(together)).zip(is_left.chunks_mut(together));
-        let mut from = area.first;
-        for ((amax, codes), is_left) in blocks {
-            for (range, &amax) in ranges.iter_mut().zip(amax) {
-                *range = table.range(amax);
-            }
-            for (block, range) in ranges[..amax.len()].iter_mut().enumerate() {
-                for start in (block * width..(block + 1) * width).step_by(LANES) {
-                    // SAFETY: the caller's promise; there are as many places.
-                    range.is_covered &= unsafe {
-                        let elements = from.add(start).cast::<[u16; LANES]>().read_unaligned();
-                        let places = places.as_mut_ptr().add(start).cast::<[u16; LANES]>();
-                        table.places(elements, range.lowest, &mut *places)
-                    };
+        let TableSearch { table, area, amax, codes, first_block, left_blocks, .. } = self.0;
+        let Some(layout) = table.layout else { return };
+        let errors = table.errors.as_ptr();
+        // Of some blocks, so that they are in memory before they are read.
+        let mut places = [[[0u16; LANES]; GROUPS]; LANES];
+        let mut elements = area.first.cast::<[Lanes<u16>; GROUPS]>();
+        let numbers = (first_block..).step_by(LANES);
+        for ((amax, codes), number) in amax.chunks(LANES).zip(codes.chunks_mut(LANES)).zip(numbers) {
+            let magnitudes = padded(amax);
+            let ranges = layout.ranges(&magnitudes, &padded(codes));
+            for (lane, places) in places.iter_mut().enumerate().take(amax.len()) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    layout.find_places(
+                        elements,
+                        (ranges.offset[lane], ranges.lowest_magnitude[lane]),
+                        places,
+                    );
                 }
+                elements = elements.wrapping_add(1);
             }
-            from = from.wrapping_add(amax.len() * width);
-            for (block, range) in ranges[..amax.len()].iter().enumerate() {
-                let (amax, own) = (amax[block], i32::from(codes[block]));
-                is_left[block] = amax != 0.0;
-                if range.is_covered {
-                    let places = &places[block * width..(block + 1) * width];
-                    // SAFETY: the places were found above, and the level is the caller's promise.
-                    if let Some(best) = unsafe { table.best(range, places, (amax, own), grid) } {
-                        (codes[block], is_left[block]) = (best as u8, false);
+            for (lane, (code, places)) in codes.iter_mut().zip(&places).enumerate() {
+                let first = ranges.first_code[lane];
+                if first == 0 {
+                    if magnitudes[lane] != 0.0 {
+                        left_blocks.push(number + lane);
                     }
+                    continue;
+                }
+                let bounds = (ranges.quotient[lane], ranges.least_loss[lane]);
+                let sums = &table.sums[ranges.octave_place[lane] as usize % MOST_SIGNIFICANDS];
+                // SAFETY: the places were found above, and the level is the caller's promise.
+                match unsafe { layout.best((errors, sums), bounds, places) } {
+                    Some(lane) => *code = (first - lane) as u8,
+                    None => left_blocks.push(number + lane),
                 }
             }
         }
     }
 }
 
-impl ErrorTable {
-    /// Returns which scales are tried for a block, and whether the table has them and the largest element.
+impl Layout {
+    /// Returns which scales are tried for blocks, given the largest magnitudes and the recipe's own codes.
     #[inline(always)]
-    fn range(&self, amax: f32) -> Range {
-        let bits = amax.to_bits();
-        let row = (bits >> (Binary32::MANTISSA - MANTISSA)) as usize % ROWS;
-        let exponent = (bits >> Binary32::MANTISSA) as i32;
-        let free = self.highest[row] + ((exponent - BIAS) << self.shift);
-        let highest = free.max(self.codes.0).min(self.codes.1);
-        let first = highest | ((1 << self.shift) - 1);
-        let lowest = self.lowest + self.octave(first);
-        let is_covered = (first >= self.octaves_of_codes.0)
-            & (first <= self.octaves_of_codes.1)
-            & (0..OCTAVES as i32).contains(&(exponent - lowest));
-        Range { first, highest, lowest: (lowest << MANTISSA) as u16, is_covered }
-    }
-
-    /// Returns how many octaves above the table's own scales of such a code are.
-    #[inline(always)]
-    fn octave(&self, first: i32) -> i32 {
-        (first - self.code) >> self.shift
-    }
-
-    /// Finds the places of elements; returns whether none is too small.
-    #[inline(always)]
-    fn places(&self, elements: [u16; LANES], lowest: u16, places: &mut [u16; LANES]) -> bool {
-        let zeros = (self.octaves << MANTISSA) << self.shift;
-        let mut tiny = [0u16; LANES];
-        for index in 0..LANES {
-            let magnitude = elements[index] & (u16::MAX >> 1);
-            let above = magnitude.wrapping_sub(lowest).min((OCTAVES << MANTISSA) as u16 - 1);
-            let place = ((above & (ROWS as u16 - 1)) * self.octaves + (above >> MANTISSA)) << self.shift;
-            places[index] = if magnitude == 0 { zeros } else { place };
-            tiny[index] = u16::from((magnitude != 0) & (magnitude < lowest));
+    fn ranges(&self, amax: &Lanes<f32>, own: &Lanes<u8>) -> Ranges {
+        let Self { grid, stored, shift, .. } = *self;
+        let mut ranges = Ranges {
+            first_code: [0; LANES],
+            octave_place: [0; LANES],
+            offset: [0; LANES],
+            lowest_magnitude: [0; LANES],
+            quotient: [0; LANES],
+            least_loss: [0; LANES],
+        };
+        for lane in 0..LANES {
+            let (scaled, own) = (amax[lane] * self.inverse_global, i32::from(own[lane]));
+            let highest = ((scaled * grid.twice() / stored.unit).to_bits() >> stored.shift) as i32;
+            let highest = if highest < self.highest_code { highest } else { self.highest_code };
+            let first = if highest > own { highest } else { own };
+            let exponent = (amax[lane].to_bits() >> Binary32::MANTISSA) as i32;
+            // What is above that of the smallest exponent.
+            let place = (exponent << shift) + self.offset - first;
+            let is_covered = (first >= self.first_codes.0)
+                & (first <= self.first_codes.1)
+                & (first - highest <= 1)
+                & (first - own < LANES as i32)
+                & (place >= 0)
+                & (place < (OCTAVES as i32) << shift)
+                & (exponent <= 2 * BIAS);
+            // Less, for the roundings.
+            let scale = f32::from_bits((first as u32) << stored.shift) * stored.unit;
+            let quotient = scaled / scale * self.quotient_unit - 1.5;
+            let quotient = if quotient < MOST { quotient } else { MOST };
+            let lost = (quotient - self.last_limit) * self.loss_unit;
+            let lost = if lost > 0.0 { lost * lost } else { 0.0 };
+            let lost = if lost < MOST { lost } else { MOST };
+            ranges.first_code[lane] = if is_covered { first } else { 0 };
+            ranges.octave_place[lane] = (self.code - first) & ((1 << shift) - 1);
+            ranges.offset[lane] = (self.offset - first + self.pitch) as i16;
+            let lowest = (first - self.offset + (1 << shift) - 1) >> shift;
+            ranges.lowest_magnitude[lane] = ((lowest << MANTISSA) - 1) as i16;
+            ranges.quotient[lane] = nearest(quotient);
+            ranges.least_loss[lane] = nearest(lost);
         }
-        tiny == [0; LANES]
+        ranges
     }
 
-    /// Returns the code of the least sum of errors, given the largest magnitude and the recipe's own code; none where another
-    /// search has to find it.
+    /// Finds the places of elements, given what a range has for them; those that are too small have errors of zero.
     ///
     /// # Safety
-    /// The level has AVX2, and the places are those of [`places`](Self::places).
+    /// The level has AVX2, and the elements are readable.
     #[inline(always)]
-    unsafe fn best(&self, range: &Range, places: &[u16], (amax, own): (f32, i32), grid: Grid) -> Option<i32> {
-        let (mut best, mut least, mut of_own) = (own, f32::INFINITY, None);
-        let power = (BIAS - self.unit - self.octave(range.first)) as u32;
-        let top = amax * f32::from_bits(power << Binary32::MANTISSA);
-        let mut first = range.first;
-        for step in 0..STEPS {
-            // SAFETY: the caller's promise. Behind the octaves of elements, rows have as many as all scales need, and there is
-            // a row of zeros.
-            let (sums, least_bits, lane) = unsafe {
-                let errors = self.errors.as_ptr().add(step * LANES);
-                let (mut low, mut high) = (arch::_mm256_setzero_ps(), arch::_mm256_setzero_ps());
-                for &place in places {
-                    let errors = errors.add(usize::from(place));
-                    low = arch::_mm256_add_ps(low, arch::_mm256_loadu_ps(errors));
-                    high = arch::_mm256_add_ps(high, arch::_mm256_loadu_ps(errors.add(LANES / 2)));
-                }
-                let units = self.units[step].as_ptr();
-                low = arch::_mm256_mul_ps(low, arch::_mm256_loadu_ps(units));
-                high = arch::_mm256_mul_ps(high, arch::_mm256_loadu_ps(units.add(LANES / 2)));
-                // Bits of sums are in the order of their values; those of scales that are not tried become the largest.
-                let above = arch::_mm256_set1_epi32(first - range.highest);
-                let lanes = arch::_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-                let others = arch::_mm256_add_epi32(lanes, arch::_mm256_set1_epi32(LANES as i32 / 2));
-                let tried = |sums, lanes| {
-                    let mask = arch::_mm256_srli_epi32::<1>(arch::_mm256_cmpgt_epi32(above, lanes));
-                    arch::_mm256_or_si256(arch::_mm256_castps_si256(sums), mask)
-                };
-                let bits = (tried(low, lanes), tried(high, others));
-                let less = arch::_mm256_min_epi32(bits.0, bits.1);
-                let less = arch::_mm_min_epi32(
-                    arch::_mm256_castsi256_si128(less),
-                    arch::_mm256_extracti128_si256::<1>(less),
-                );
-                let less = arch::_mm_min_epi32(less, arch::_mm_shuffle_epi32::<0xee>(less));
-                let less = arch::_mm_min_epi32(less, arch::_mm_shuffle_epi32::<0x55>(less));
-                let everywhere = arch::_mm256_broadcastd_epi32(less);
-                let mask = |bits| {
-                    let is_least = arch::_mm256_cmpeq_epi32(bits, everywhere);
-                    arch::_mm256_movemask_ps(arch::_mm256_castsi256_ps(is_least)) as u32
-                };
-                let lane = (mask(bits.0) | mask(bits.1) << (LANES / 2)).trailing_zeros() as i32;
-                let mut sums = [0f32; LANES];
-                arch::_mm256_storeu_ps(sums.as_mut_ptr(), low);
-                arch::_mm256_storeu_ps(sums.as_mut_ptr().add(LANES / 2), high);
-                (sums, arch::_mm_cvtsi128_si32(less) as u32, lane)
-            };
-            if f32::from_bits(least_bits) < least {
-                (least, best) = (f32::from_bits(least_bits), first - lane);
-            }
-            of_own = sums.get((first - own) as usize).copied().or(of_own);
-            let lost = top - grid.max * self.next[step];
-            if (lost >= 0.0) & (lost * lost >= least) {
-                return Some(if least < of_own? * grid.less { best } else { own });
-            }
-            first -= LANES as i32;
-            if first < self.octaves_of_codes.0 {
-                return None;
+    unsafe fn find_places<const GROUPS: usize>(
+        &self,
+        elements: *const [Lanes<u16>; GROUPS],
+        (offset, lowest): (i16, i16),
+        places: &mut [Lanes<u16>; GROUPS],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Of a magnitude times two, the upper byte is the exponent, and the lower one twice the significand.
+            let factors = arch::_mm256_set1_epi16(((self.pitch / 2) | (256 << self.shift)) as i16);
+            let (offset, lowest) = (arch::_mm256_set1_epi16(offset), arch::_mm256_set1_epi16(lowest));
+            // Elements that another thread has raised since the largest magnitudes were found have places, too.
+            let last = arch::_mm256_set1_epi16((self.pitch * (ROWS as i32 + 1) - LANES as i32) as i16);
+            for (group, places) in places.iter_mut().enumerate() {
+                let element = arch::_mm256_loadu_si256(elements.cast::<Lanes<u16>>().add(group).cast());
+                let magnitude = arch::_mm256_and_si256(element, arch::_mm256_set1_epi16(i16::MAX));
+                let is_there = arch::_mm256_cmpgt_epi16(magnitude, lowest);
+                let place = arch::_mm256_maddubs_epi16(arch::_mm256_add_epi16(element, element), factors);
+                let place = arch::_mm256_min_epu16(arch::_mm256_add_epi16(place, offset), last);
+                let place = arch::_mm256_and_si256(place, is_there);
+                arch::_mm256_storeu_si256(places.as_mut_ptr().cast(), place);
             }
         }
-        None
+    }
+
+    /// Returns the scale of the least sum of errors, given what the largest magnitude is by the first scale, and what it loses
+    /// at least under scales that are not tried; none where another search has to find it.
+    ///
+    /// # Safety
+    /// The level has AVX2, and the places are those that a covered range has in a table of this layout.
+    #[inline(always)]
+    unsafe fn best<const GROUPS: usize>(
+        &self,
+        (errors, sums): (*const u16, &Sums),
+        (quotient, least): (u16, u16),
+        places: &[Lanes<u16>; GROUPS],
+    ) -> Option<i32> {
+        let Sums { units, slack, limits } = sums;
+        // SAFETY: the caller's promise. There is a row of zeros, and behind the octaves of elements, rows have as many errors as
+        // there are lanes.
+        let (near, upper) = unsafe {
+            let load = |numbers: *const u16| arch::_mm256_loadu_si256(numbers.cast());
+            let mut sums = arch::_mm256_setzero_si256();
+            for &place in places.as_flattened() {
+                sums = arch::_mm256_adds_epu16(sums, load(errors.add(usize::from(place))));
+            }
+            let slack = load(slack.as_ptr());
+            let scaled = arch::_mm256_mulhi_epu16(sums, load(units.as_ptr()));
+            // What the largest element loses where it is limited.
+            let lost =
+                arch::_mm256_subs_epu16(arch::_mm256_set1_epi16(quotient as i16), load(limits.as_ptr()));
+            let lost = arch::_mm256_min_epu16(lost, arch::_mm256_set1_epi16((u16::MAX >> self.span) as i16));
+            let lost = arch::_mm256_sll_epi16(lost, arch::_mm_cvtsi32_si128(self.span as i32));
+            let lost = arch::_mm256_mulhi_epu16(lost, lost);
+            let scaled = arch::_mm256_max_epu16(scaled, lost);
+            // Sums that are limited have no upper bound.
+            let limited = arch::_mm256_cmpeq_epi16(sums, arch::_mm256_set1_epi8(-1));
+            let upper = arch::_mm256_or_si256(arch::_mm256_adds_epu16(scaled, slack), limited);
+            let halves = (arch::_mm256_castsi256_si128(upper), arch::_mm256_extracti128_si256::<1>(upper));
+            let upper = arch::_mm_minpos_epu16(arch::_mm_min_epu16(halves.0, halves.1));
+            let everywhere = arch::_mm256_broadcastw_epi16(upper);
+            let lower = arch::_mm256_subs_epu16(scaled, slack);
+            let near = arch::_mm256_cmpeq_epi16(arch::_mm256_min_epu16(lower, everywhere), lower);
+            (arch::_mm256_movemask_epi8(near) as u32, arch::_mm_cvtsi128_si32(upper) as u16)
+        };
+        // There are two bits for each scale.
+        let lane = near.trailing_zeros();
+        (near == 3 << lane && upper < least).then_some((lane / 2) as i32)
     }
 }

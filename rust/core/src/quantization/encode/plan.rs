@@ -41,7 +41,7 @@ const MOST_TRANSPOSED: usize = 1 << 18;
 const BAND: usize = 1 << 17;
 
 /// Elements of an array for which a table of errors is worth it.
-const TABLED: usize = 1 << 15;
+const TABLED: usize = 1 << 13;
 
 /// Plans an encoding by a recipe.
 ///

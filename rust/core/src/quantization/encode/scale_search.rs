@@ -24,9 +24,9 @@ use super::importance::Importance;
 use super::operands::ScaleChoice;
 use super::scale_errors::{Grid, ROUNDED_UP, StoredScales, inverse, square};
 use super::scales::Scales;
-#[cfg(target_arch = "x86_64")]
-use super::source::Stored;
 use super::source::{Elements, Source};
+#[cfg(target_arch = "x86_64")]
+use super::source::{Stored, of_bf16};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::{Kernel, Level};
 use crate::format::Format;
@@ -65,10 +65,11 @@ pub(super) struct Room {
     elements: Vec<[Lanes<f32>; CHUNK]>,
     weights: Vec<[Lanes<f32>; CHUNK]>,
     importance: Vec<f32>,
-    /// The blocks of a band that are searched so, and the errors of bf16, by which the others are.
-    is_left: Vec<bool>,
+    /// The errors of bf16, and the numbers of blocks of a band that are not searched by these.
     #[cfg(target_arch = "x86_64")]
     table: ErrorTable,
+    #[cfg(target_arch = "x86_64")]
+    left_blocks: Vec<usize>,
 }
 
 impl ScaleSearch {
@@ -83,9 +84,7 @@ impl ScaleSearch {
     ) -> Option<Self> {
         let stored = StoredScales::new(stored, least)?;
         let grid = Grid::new(element, max, weight);
-        // Of powers of two, two scales are tried, which takes less time than to look up 16.
-        let is_fine = stored.shift < Binary32::MANTISSA;
-        let has_table = is_tabled && is_fine && choice == ScaleChoice::Best && importance.is_none();
+        let has_table = is_tabled && choice == ScaleChoice::Best && importance.is_none();
         (choice != ScaleChoice::Amax).then_some(Self { choice, importance, grid, stored, has_table })
     }
 
@@ -106,7 +105,6 @@ impl ScaleSearch {
         amaxes: &BlockAmaxes<T>,
         blocks: &mut BlockScales<T>,
     ) {
-        let level = Level::active();
         let to_four = (self.choice == ScaleChoice::FourOverSix).then(|| {
             let own = blocks.bytes.clone();
             scales.find(place.matrix, 1.5, amaxes, blocks);
@@ -116,36 +114,48 @@ impl ScaleSearch {
         let divides = scales.recipe.steps.properties.divides_by_global;
         let (divisor, factor) = if divides { (global, 1.0) } else { (1.0, global) };
         let stored = StoredScales { divisor, factor, ..self.stored };
-        room.is_left.clear();
-        room.is_left.resize(blocks.bytes.len(), true);
-        #[cfg(target_arch = "x86_64")]
-        if let Some(amax) = T::f32s(&amaxes.amax)
-            && self.has_table
-            && place.rows == 1
-            && TableSearch::has(level, width)
-            && room.table.find(self.grid, stored)
-        {
-            let codes = &mut blocks.bytes;
-            // SAFETY: the caller's promise.
-            unsafe {
-                self.look_up((place, columns, width), source, &mut elements.stored, (amax, codes), room);
-            };
-        }
-        let Elements { stored: read, values } = elements;
         let most = width.min(columns.count);
-        let size = place.rows * most;
-        let chunks = size.div_ceil(CHUNK);
+        let chunks = (place.rows * most).div_ceil(CHUNK);
         room.elements.resize(chunks, [[0.0; LANES]; CHUNK]);
         room.weights.resize(if self.is_weighted() { chunks } else { 0 }, [[0.0; LANES]; CHUNK]);
+        let (shape, codes) = ((place, columns, width), &mut blocks.bytes[..]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            let is_done = self.look_up(shape, (source, stored), (&mut elements.stored, room), amaxes, codes);
+            #[cfg(not(target_arch = "x86_64"))]
+            let is_done = false;
+            if !is_done {
+                let search = (stored, to_four.as_deref());
+                self.search_rows(shape, source, elements, room, (search, amaxes), codes);
+            }
+        }
+        // SAFETY: there is a scale for each block, of a byte.
+        unsafe {
+            let to = blocks.scale.as_mut_ptr().cast();
+            scales.stored.to_real.convert(blocks.bytes.as_ptr(), to, blocks.bytes.len());
+        }
+    }
+
+    /// Searches all blocks of a band.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn search_rows<T: Real>(
+        &self,
+        (place, columns, width): (Place, Columns, usize),
+        source: &Source<T>,
+        Elements { stored: read, values }: &mut Elements<T>,
+        room: &mut Room,
+        (search, amaxes): ((StoredScales, Option<&[u8]>), &BlockAmaxes<T>),
+        codes: &mut [u8],
+    ) {
+        let level = Level::active();
+        let most = width.min(columns.count);
         let group = LANES * width;
         let of_piece = (PIECE / place.rows / group).max(1) * group;
         let mut first = 0;
         for columns in columns.groups(of_piece) {
-            let blocks_of_piece = first..first + columns.count.div_ceil(width);
-            if !room.is_left[blocks_of_piece.clone()].contains(&true) {
-                first = blocks_of_piece.end;
-                continue;
-            }
             // SAFETY: the caller's promise; blocks have at most `MOST_SEARCHED` elements, as was checked, so
             // that a group of them fits into a piece.
             let piece = unsafe { source.load(place, columns, read, values.0.as_mut_ptr()) };
@@ -156,12 +166,6 @@ impl ScaleSearch {
             });
             for start in (0..columns.count).step_by(group) {
                 let area = Area { columns: group.min(columns.count - start), ..piece };
-                let blocks_of_group = first..first + area.columns.div_ceil(width);
-                first = blocks_of_group.end;
-                // Those that have their scales beside one that is left keep them.
-                if !room.is_left[blocks_of_group.clone()].contains(&true) {
-                    continue;
-                }
                 // SAFETY: the areas have so many columns from there on.
                 unsafe {
                     spread_rows(level, (area, start), (width, most), &mut room.elements);
@@ -170,66 +174,102 @@ impl ScaleSearch {
                         spread_rows(level, (area, start), (width, most), &mut room.weights);
                     }
                 }
-                let (mut amax, mut own, mut other) = ([0f32; LANES], [0; LANES], [0; LANES]);
-                for (lane, block) in blocks_of_group.clone().enumerate() {
-                    amax[lane] = amaxes.amax[block].to_f64() as f32;
-                    own[lane] = u32::from(blocks.bytes[block]);
-                    other[lane] = to_four.as_ref().map_or(0, |bytes| u32::from(bytes[block]));
-                }
-                let to_four = to_four.is_some().then_some(other);
-                let (elements, weights) = (&mut room.elements[..], &mut room.weights[..]);
-                let farthest = if self.is_weighted() {
-                    level.run(FindFarthest { elements, weights, amax })
-                } else {
-                    Farthest { magnitudes: amax, weights: [1.0; LANES] }
-                };
-                let grid = self.grid;
-                let search = Search { level, elements, weights, farthest, amax, own, to_four, grid, stored };
-                let found = level.run(search);
-                for (byte, code) in blocks.bytes[blocks_of_group].iter_mut().zip(found) {
-                    *byte = code as u8;
-                }
+                let numbers: Lanes<usize> = std::array::from_fn(|lane| first + lane);
+                let count = area.columns.div_ceil(width);
+                self.search_group(search, room, amaxes, &numbers[..count], codes);
+                first += count;
             }
-        }
-        // SAFETY: there is a scale for each block, of a byte.
-        unsafe {
-            let to = blocks.scale.as_mut_ptr().cast();
-            scales.stored.to_real.convert(blocks.bytes.as_ptr(), to, blocks.bytes.len());
         }
     }
 
-    /// Replaces codes of a band of one row by the table of errors, and finds which blocks are left.
+    /// Replaces the codes of the blocks of these numbers, whose elements and weights lie in lanes, where others are better.
+    fn search_group<T: Real>(
+        &self,
+        (stored, to_four): (StoredScales, Option<&[u8]>),
+        room: &mut Room,
+        amaxes: &BlockAmaxes<T>,
+        numbers: &[usize],
+        codes: &mut [u8],
+    ) {
+        let (level, grid) = (Level::active(), self.grid);
+        let (mut amax, mut own, mut other) = ([0f32; LANES], [0; LANES], [0; LANES]);
+        for (lane, &block) in numbers.iter().enumerate() {
+            amax[lane] = amaxes.amax[block].to_f64() as f32;
+            own[lane] = u32::from(codes[block]);
+            other[lane] = to_four.map_or(0, |bytes| u32::from(bytes[block]));
+        }
+        let to_four = to_four.is_some().then_some(other);
+        let (elements, weights) = (&mut room.elements[..], &mut room.weights[..]);
+        let farthest = if self.is_weighted() {
+            level.run_narrow(FindFarthest { elements, weights, amax })
+        } else {
+            Farthest { magnitudes: amax, weights: [1.0; LANES] }
+        };
+        let search = Search { level, elements, weights, farthest, amax, own, to_four, grid, stored };
+        for (&block, code) in numbers.iter().zip(level.run_narrow(search)) {
+            codes[block] = code as u8;
+        }
+    }
+
+    /// Replaces codes of a band by the table of errors, and searches the blocks that are left; returns whether there is a table
+    /// for its blocks.
     ///
     /// # Safety
-    /// As for [`encode`](super::encode); the table has the level and blocks of so many columns.
+    /// As for [`encode`](super::encode).
     #[cfg(target_arch = "x86_64")]
     unsafe fn look_up<T: Real>(
         &self,
         (place, columns, width): (Place, Columns, usize),
-        source: &Source<T>,
-        read: &mut Stored,
-        (amax, codes): (&[f32], &mut [u8]),
-        Room { table, is_left, .. }: &mut Room,
-    ) {
+        (source, scales): (&Source<T>, StoredScales),
+        (read, room): (&mut Stored, &mut Room),
+        amaxes: &BlockAmaxes<T>,
+        codes: &mut [u8],
+    ) -> bool {
+        let Some(amax) = T::f32s(&amaxes.amax) else { return false };
+        let has_table = self.has_table && place.rows == 1 && TableSearch::has(Level::active(), width);
+        // SAFETY: the level has the instructions.
+        if !has_table || !unsafe { room.table.find(self.grid, scales, width) } {
+            return false;
+        }
+        let mut left = std::mem::take(&mut room.left_blocks);
+        left.clear();
         let mut first = 0;
         for columns in columns.groups(PIECE / width * width) {
             // Not one that has fewer columns.
             let blocks = first..first + columns.count / width;
-            first = blocks.end;
             // SAFETY: the caller's promise.
             unsafe {
                 let search = TableSearch {
-                    table,
-                    grid: self.grid,
+                    table: &room.table,
                     area: source.read(place, columns, read).cast(),
                     width,
                     amax: &amax[blocks.clone()],
                     codes: &mut codes[blocks.clone()],
-                    is_left: &mut is_left[blocks],
+                    first_block: first,
+                    left_blocks: &mut left,
                 };
-                Level::active().run_moves(search);
+                search.run();
             }
+            first = blocks.end;
         }
+        left.extend(first..codes.len());
+        for numbers in left.chunks(LANES) {
+            room.elements.fill([[0.0; LANES]; CHUNK]);
+            for (lane, &block) in numbers.iter().enumerate() {
+                let before = block * width;
+                let part =
+                    Columns { start: columns.start + before, count: width.min(columns.count - before) };
+                // SAFETY: the caller's promise.
+                let first = unsafe { source.read(place, part, read) }.first.cast::<u16>();
+                for (column, to) in room.elements.as_flattened_mut()[..part.count].iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    to[lane] = of_bf16(unsafe { first.add(column).read_unaligned() });
+                }
+            }
+            self.search_group((scales, None), room, amaxes, numbers, codes);
+        }
+        room.left_blocks = left;
+        true
     }
 }
 
@@ -389,11 +429,11 @@ fn errors(
     grid: Grid,
 ) -> [Lanes<f32>; 2] {
     if !weights.is_empty() {
-        level.run(Errors::<true, true> { elements, weights, scales, grid })
+        level.run_narrow(Errors::<true, true> { elements, weights, scales, grid })
     } else if clips {
-        level.run(Errors::<true, false> { elements, weights, scales, grid })
+        level.run_narrow(Errors::<true, false> { elements, weights, scales, grid })
     } else {
-        level.run(Errors::<false, false> { elements, weights, scales, grid })
+        level.run_narrow(Errors::<false, false> { elements, weights, scales, grid })
     }
 }
 
