@@ -331,6 +331,10 @@ class Comparing:
         trial = None if search is None else search.trial()
         rows = self._stored_rows(pair, pair.formats[0] or BYTES, trial)
         walk.over_stored(rows, self._arithmetic, trial)
+        if search is not None and trial is not None and trial.keeps_level:
+            if not trial.has_failed:  # so all elements are finite
+                self._amaxes[pair.names[0]] = walk.measures.amax
+            search.settle()
 
     @staticmethod
     def _walk_plain(walk: PieceWalk, pairs: Pairs, prover: Prover | None) -> None:

@@ -233,8 +233,14 @@ class _StoredPiece:
         else:
             q = decoding.rows(slab)
             options = (None, None) if trial is None else trial.quantize_options(plain.size)
-            measure = not self._measures.is_counted
-            row_comparison = compare_rows(plain, q, self._arithmetic, *options, measure=measure)
+            row_comparison = compare_rows(
+                plain,
+                q,
+                self._arithmetic,
+                *options,
+                keeps_level=trial is not None and trial.keeps_level,
+                measure=not self._measures.is_counted,
+            )
             if row_comparison is None or not (row_comparison.is_made or trial is None):
                 values = dequantize(q, plain.dtype, arithmetic=self._arithmetic, threads=1)
         if row_comparison is not None:
