@@ -131,12 +131,10 @@ def is_right(folder: Path, job: Job, text: str, weights: Weights) -> bool:
         plain = folder / "decoded.safetensors"
         checkpoint.dequantize_file(folder / OUT, plain, overwrite=True)
     results = checkpoint.load(plain)
-    recipe: Any = SCHEMES[job.target]
+    options: Any = {"scheme": job.target, "recipe": SCHEMES[job.target]}
     return all(
         results[name].tobytes()
-        == quantization.dequantize(
-            quantization.quantize(weight, job.target, recipe=recipe), "bfloat16"
-        ).tobytes()
+        == quantization.dequantize(quantization.quantize(weight, **options), "bfloat16").tobytes()
         for name, weight in weights.items()
     )
 
@@ -147,15 +145,13 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         folder, tiny = Path(place) / "whole", Path(place) / "tiny"
         weights = make(folder, QUICK_SHAPE if options.quick else SHAPE)
         make(tiny, TINY_SHAPE)
+        turns = range(1 if options.quick else options.repeats)
         chosen = [job for job in jobs() if job.name in (options.jobs or job.name)]
-        starts = {
-            job: min(run(tiny, job, options.threads)[0] for _ in range(options.repeats))
-            for job in chosen
-        }
+        starts = {job: min(run(tiny, job, options.threads)[0] for _ in turns) for job in chosen}
         copies: list[float] = []
         seconds: dict[Job, list[float]] = {job: [] for job in chosen}
         are_right = dict.fromkeys(chosen, True)
-        for turn in range(options.repeats):
+        for turn in turns:
             (folder / OUT).unlink(missing_ok=True)
             copies.append(cpu_seconds(["cp", PLAIN, OUT], folder)[0])
             for job in chosen:
