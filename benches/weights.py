@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[int, Sequence[str]]] = {
     "survey": (0, ("survey", "plain")),
     "advise": (0, ("advise", "plain", "--bits", "14")),
 }
+CASTWISE = (sys.executable, "-m", "castwise")
 MARKER = "weights"
 COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
 """Where Python writes compiled modules, and finds them from the second run of a command on."""
@@ -88,19 +89,28 @@ def make(folder: Path, count: int) -> None:
 def run(folder: Path, arguments: Sequence[str]) -> tuple[float, int]:
     """Run a command; returns the seconds of all cores, and its exit code."""
     names = {name: f"{name}.safetensors" for name in ("plain", "fp8", "fp4", "out")}
+    texts = (names.get(text, text) for text in arguments)
+    seconds, done = cpu_seconds([*CASTWISE, *texts], folder)
+    (folder / names["out"]).unlink(missing_ok=True)
+    return seconds, done.returncode
+
+
+def cpu_seconds(
+    arguments: Sequence[str], folder: Path
+) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Run a program in a folder; returns the seconds of all cores, and how it ended."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-m", "castwise", *(names.get(text, text) for text in arguments)],
+        arguments,
         cwd=folder,
         env={**os.environ, "PYTHONPYCACHEPREFIX": COMPILED.name, "PYTHONDONTWRITEBYTECODE": ""},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        text=True,
         check=False,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    (folder / names["out"]).unlink(missing_ok=True)
-    seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return seconds, done.returncode
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, done
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:

@@ -251,6 +251,30 @@ def test_the_largest_relative_difference_is_of_finite_numbers(
     assert tensor.max_rel_values == (a[70_000], b[70_000])
 
 
+@pytest.mark.parametrize("place", [None, 0, 700_000, -1])
+def test_bytes_of_large_tensors(tmp_path: Path, place: int | None) -> None:
+    """Files are compared by their bytes first; NaN are equal to themselves."""
+    a = np.random.default_rng(0).standard_normal(1_500_001).astype(np.float32)
+    a[17] = np.nan
+    b = a.copy()
+    if place is not None:
+        b[place] += 0.5
+    seen: list[Any] = []
+    tensor = compared(tmp_path, a, b, progress=seen.append)
+    places = [] if place is None else [(place % a.size,)]
+    assert (tensor.count, tensor.different) == (a.size, len(places))
+    assert ([] if tensor.same else [tensor.max_abs_index]) == places
+    assert tensor.max_ulp == compared(tmp_path, a[-3:], b[-3:]).max_ulp or place in {0, 700_000}
+    if place is not None:
+        finite = np.isfinite(a)
+        noise = np.sum(np.square(a[finite].astype(float) - b[finite]))
+        signal = np.sum(np.square(a[finite], dtype=float))
+        assert tensor.sqnr_db == pytest.approx(10 * np.log10(signal / noise))
+    done = [progress.done for progress in seen]
+    assert (done[0], done[-1]) == (0, a.nbytes)
+    assert done == sorted(done)
+
+
 def test_signal_counts_pieces_that_are_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -403,6 +403,39 @@ def test_scales_rounded_after_the_codes_were_computed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("factor", [1, 2, 1.01])
+@pytest.mark.parametrize("recipe", ["modelopt", "compressed-tensors"])
+def test_global_scales_of_large_weights(tmp_path: Path, recipe: Any, factor: float) -> None:
+    """After the first weight, the largest magnitude is found while weights are compared."""
+    places = [(0, "down_proj"), (1, "gate_proj"), (1, "up_proj"), (2, "down_proj")]
+    names = [f"model.layers.{layer}.mlp.{part}.weight" for layer, part in places]
+    random = np.random.default_rng(1)
+    arrays = {
+        name: (random.standard_normal((512, 512)) * (1 + index)).astype(BF16)
+        for index, name in enumerate(names)
+    }
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    checkpoint.save(source / "model.safetensors", arrays)
+    (source / "config.json").write_text('{"model_type": "llama"}')
+    checkpoint.quantize_file(source, out, "nvfp4", recipe=recipe)
+    amax = float(np.abs(arrays[names[-1]].astype(float)).max())
+    last = quantize(arrays[names[-1]], "nvfp4", recipe=recipe, amax=factor * amax)
+    stem = names[-1].removesuffix("weight")
+    parts = {stem + part: values for part, values in last.parts().items()}
+    stored = checkpoint.load(out)
+    assert parts.keys() <= stored.keys()
+    checkpoint.save(out / "model.safetensors", {**stored, **parts}, overwrite=True)
+    for tensor in checkpoint.diff(source, out).tensors:
+        explanation = tensor.explanation
+        if tensor.name == names[-1] and factor not in {1, 2}:  # twice as large has the same values
+            assert explanation is None or not explanation.every_element
+            continue
+        assert explanation is not None
+        assert explanation.every_element
+        assert explanation.options["shares_global_scale"] == (tensor.name == names[1])
+
+
 def test_quantized_twice(tmp_path: Path) -> None:
     """bf16 -> MXFP8 -> bf16 -> MXFP8, the second time with another rule."""
     array = weights()

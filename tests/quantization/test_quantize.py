@@ -349,6 +349,20 @@ def test_values_that_are_not_finite(scheme: str, value: float) -> None:
     assert lost.sqnr_db == pytest.approx(kept.report(x[rest]).sqnr_db)
 
 
+@pytest.mark.parametrize("rows", [1, 100, 128, 129, 200])
+@pytest.mark.parametrize("columns", [128, 700, 5000])
+def test_rows_of_high_blocks(rows: int, columns: int) -> None:
+    codes = np.random.default_rng(rows).integers(0, 127, (rows, columns)).astype(np.uint8)
+    codes = codes.view(ml_dtypes.float8_e4m3fn)
+    grid = -(-rows // 128), -(-columns // 128)
+    scale = np.exp2(np.random.default_rng(columns).uniform(-9, 9, grid)).astype(np.float32)
+    q = QuantizedArray("fp8_block", codes, scale, shape=codes.shape)
+    factors = np.repeat(np.repeat(scale, 128, 0), 128, 1)[:rows, :columns]
+    expected = (codes.astype(np.float32) * factors).astype(ml_dtypes.bfloat16)
+    for threads in (1, 2):
+        assert dequantize(q, "bfloat16", threads=threads).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("size", [1e-200, 1e-30, 1.0, 1e200])
 def test_a_report_of_numbers_whose_squares_are_beyond_float64(size: float) -> None:
     x = normal(4, 64).astype(np.float64)

@@ -87,6 +87,11 @@ class Measures:
         return None if self._report is None else self._report.sqnr_db
 
     @property
+    def amax(self) -> float:
+        """The largest finite magnitude of A, of elements that were measured."""
+        return 0.0 if self._report is None else self._report.amax
+
+    @property
     def are_zeros(self) -> bool:
         """True if all elements of A are zero; they were measured."""
         return self._report is not None and self._report.zero_in == self._report.count

@@ -53,8 +53,11 @@ _LOGGER = logging.getLogger(__name__)
 # Rows that are read together, or a multiple: surveys of such bands add up.
 _BAND = 128
 
-# Bytes of a band, about.
+# Bytes of tensors that are held together, or of matrices of experts, about.
 _BYTES = 1 << 23
+
+# So many bands of a larger tensor have these bytes: one stays in the caches.
+_BANDS = 4
 
 # Tensors that are held together, at most: a survey takes as much memory as a small weight.
 _TOGETHER = 1 << 8
@@ -589,7 +592,7 @@ def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[
     if not is_stack or info.nbytes // max(shape[0], 1) > _BYTES:
         axes = len(shape) - MATRIX if is_stack else 0
         row_bytes = max(info.nbytes // max(math.prod(shape[: axes + 1]), 1), 1)
-        step = max(_BYTES // row_bytes // _BAND, 1) * _BAND
+        step = max(_BYTES // _BANDS // row_bytes // _BAND, 1) * _BAND
         is_stack = False
     # A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
     are_last = len(shape) == MATRIX or axes or has_last_outputs(info.name)

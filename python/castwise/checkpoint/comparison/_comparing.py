@@ -277,8 +277,10 @@ class Comparing:
         measures = self._measures(pair)
         pairs = partial(self._pairs, pair)
 
+        same_bytes = 0
+
         def report_progress() -> None:
-            meter.reaches(round(measures.count / size * nbytes), name)
+            meter.reaches(max(round(measures.count / size * nbytes), same_bytes), name)
 
         search = prover = None
         if self._explains and measures.are_floats:
@@ -294,20 +296,15 @@ class Comparing:
         walk = PieceWalk(measures, self._pool, self._workers, report_progress)
         is_stored = measures.are_floats and source == target and pair.quantized == (False, True)
         is_stored &= self._tolerances is None and other not in self._copy.transposed_names
-        if is_stored:
-            # Of others it is not likely that a recipe explains them.
-            trial = None if search is None else search.trial()
-            walk.over_stored(self._stored_rows(pair, source, trial), self._arithmetic, trial)
+        same_bytes = self._count_same_bytes(pair, walk, meter)
+        if 0 < same_bytes == nbytes:
+            measures.add_equal(size)
+        elif is_stored:
+            self._walk_stored(pair, walk, search)
         else:
             if self._explains:
                 prover = Prover(source, target, size, self._recipes_found, self._threads)
-            equal_pieces = walk.over(pairs(0), prover)
-            if measures.different and equal_pieces:
-                for (original, _), place in zip(
-                    pairs(0), range(max(equal_pieces) + 1), strict=False
-                ):
-                    if place in equal_pieces:
-                        measures.add_signal(original)
+            self._walk_plain(walk, pairs, prover)
         explanation = None
         if other in self._copy.transposed_names and not measures.different:
             explanation = CastExplanation(_TURNED, {"transposed": True}, measures.count)
@@ -327,6 +324,36 @@ class Comparing:
             )
         result = self._values_result(pair, measures, explanation, ratios)
         return self._with_scales(result, name, other) if self._explains else result
+
+    def _walk_stored(self, pair: TensorPair, walk: PieceWalk, search: SchemeSearch | None) -> None:
+        """Compare a plain tensor with a quantized one, as it is stored, and try what made it."""
+        # Of other recipes it is not likely that they explain them.
+        trial = None if search is None else search.trial()
+        rows = self._stored_rows(pair, pair.formats[0] or BYTES, trial)
+        walk.over_stored(rows, self._arithmetic, trial)
+        if search is not None and trial is not None and trial.keeps_level:
+            if not trial.has_failed:  # so all elements are finite
+                self._amaxes[pair.names[0]] = walk.measures.amax
+            search.settle()
+
+    @staticmethod
+    def _walk_plain(walk: PieceWalk, pairs: Pairs, prover: Prover | None) -> None:
+        """Compare two tensors piece by piece, and try what may have made B of A."""
+        equal_places = walk.over(pairs(0), prover)
+        if walk.measures.different and equal_places:
+            read_again = zip(pairs(0), range(max(equal_places) + 1), strict=False)
+            for (original, _), place in read_again:
+                if place in equal_places:
+                    walk.measures.add_signal(original)
+
+    def _count_same_bytes(self, pair: TensorPair, walk: PieceWalk, meter: ProgressMeter) -> int:
+        """Return how many bytes of tensors in files are the same; 0 if they do not stand alike."""
+        located = self._original.read_into(pair.names[0]), self._copy.read_into(pair.names[1])
+        if located[0] is None or located[1] is None or located[0][0] != located[1][0]:
+            return 0
+        reads = [read for _, read in filter(None, located)]
+        report = partial(meter.reaches, name=pair.names[0])
+        return walk.count_same_bytes(reads, pair.nbytes, report)
 
     def _values_result(
         self,

@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from castwise._core import UnfitError, compare
+from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.comparison._scheme_recipes import MATRIX, SchemeRecipe, scheme_recipes
 from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
@@ -20,6 +21,7 @@ from castwise.checkpoint.comparison.explanations import (
     most_failing,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
+from castwise.quantization.arrays.quantize import has_level_of
 
 # Elements of whole rows on which a recipe is tried at a time.
 _SLAB_ELEMENTS = 1 << 20
@@ -144,8 +146,12 @@ class SchemeSearch:
         A usual one that explained a tensor before, and agrees on the first rows, comes before all:
         if there is one alone, with a scale of its own or a shared one, it is tried without these.
         """
+        likely = self._prover.likely(self._weight)
+        if self._candidates is None and likely and self._may_keep_level(likely):
+            self._trial = SchemeTrial(self, likely[0], keeps_level=True)
+            return self._trial
         candidates = self.candidates()
-        likely = [recipe for recipe in self._prover.likely(self._weight) if recipe in candidates]
+        likely = [recipe for recipe in likely if recipe in candidates]
         are_several = (
             len(likely) > 1 and len({replace(recipe, shares=False) for recipe in likely}) > 1
         )
@@ -160,6 +166,29 @@ class SchemeSearch:
             self._trial = SchemeTrial(self, recipe)
             break
         return self._trial
+
+    def _may_keep_level(self, likely: Sequence[SchemeRecipe]) -> bool:
+        """Return True if the likely recipe is tried with the global scale that is stored.
+
+        The largest magnitude that it is of is then found while the two are compared.
+        """
+        recipe, weight = likely[0], self._weight
+        if weight is None or not recipe.has_global_scale or len(self.shape) != MATRIX:
+            return False
+        is_alone = all(replace(other, shares=recipe.shares) == recipe for other in likely)
+        return is_alone and recipe.scheme == weight.scheme and recipe.quantize_options is not None
+
+    def settle(self) -> None:
+        """Decide on a trial with the stored global scale, after all elements were compared."""
+        trial, self._trial = self._trial, None
+        form = self._read_form()
+        if trial is None or trial.has_failed or form is None:
+            return
+        amax, amax_of_fused = self._read_amaxes()
+        recipe = replace(trial.recipe, shares=amax_of_fused != amax)
+        options, dtype = recipe.quantize_options, numpy_dtype(self.to)
+        if options is not None and has_level_of(amax_of_fused, form, dtype, options):
+            trial.recipe, self._trial = recipe, trial
 
     def proof(self, *, of_zeros: bool = False) -> CastExplanation | None:
         """Return the recipe that is right for every element, if the trial has shown that.
@@ -260,8 +289,12 @@ class SchemeSearch:
 class SchemeTrial:
     """Tries a recipe on all elements of two tensors, which come in pieces."""
 
-    def __init__(self, search: SchemeSearch, recipe: SchemeRecipe) -> None:
+    def __init__(
+        self, search: SchemeSearch, recipe: SchemeRecipe, *, keeps_level: bool = False
+    ) -> None:
         self._search = search
+        # Whether the global scale is the stored one, until `SchemeSearch.settle`.
+        self.keeps_level = keeps_level
         self._size = math.prod(search.shape)
         self._count = self._disagreeing = 0
         self._place: int | None = None
@@ -274,15 +307,17 @@ class SchemeTrial:
     def quantize_options(self, count: int) -> tuple[dict[str, Any] | None, float | None]:
         """Return those of `quantize_slab` of so many elements, and the largest magnitude.
 
-        None if that alone is not the recipe, or the largest magnitude is that of the elements.
+        None if that alone is not the recipe, or the largest magnitude is that of the elements, or
+        not known yet.
         """
-        is_own = count == self._size and not self.recipe.shares
+        is_own = self.keeps_level or (count == self._size and not self.recipe.shares)
         return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 
     def try_rows(self, original: NDArray[Any], copy: NDArray[Any]) -> Tried:
         """Try it on rows, and return what `take` takes."""
         original, copy = (array.reshape(-1, self._search.shape[-1]) for array in (original, copy))
-        result = None if self.has_failed else self._search.apply(self.recipe, original)
+        is_known = not (self.has_failed or self.keeps_level)
+        result = self._search.apply(self.recipe, original) if is_known else None
         if result is None:
             return original.size, None, None
         different, place = compare(result, copy, threads=1).different, None

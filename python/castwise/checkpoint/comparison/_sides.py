@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
@@ -18,7 +18,8 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.interface import Elements, Reader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.whole_models import NoFolderError
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
@@ -37,6 +38,9 @@ _PIECE_BYTES = 1 << 20
 
 StoredRows = tuple[Decoding, Slab]
 """Rows of a quantized weight."""
+
+ReadInto = Callable[[int, memoryview], None]
+"""Fills memory with the bytes of a tensor from one of them on. Threads may call it at once."""
 
 
 class Side:
@@ -221,6 +225,23 @@ class Side:
                 for matrix in matrices
             )
         return in_pieces(arrays, counts)
+
+    def read_into(self, name: str) -> tuple[Elements, ReadInto] | None:
+        """Return how a tensor stands in its file, and what reads its bytes there.
+
+        None for a tensor that is not compared as it is stored, and for files other than safetensors
+        of this machine.
+        """
+        reader, stored_name = self.names[name]
+        if self.is_cast(name) or name in self.transposed_names:
+            return None
+        self._open(reader)
+        if isinstance(reader, DerivedReader):
+            reader, stored_name = reader.stored_tensor(stored_name)
+        if not isinstance(reader, SafetensorsReader) or reader.place(stored_name) is None:
+            return None
+        elements = reader.elements(stored_name)
+        return None if elements is None else (elements, partial(reader.read_into, stored_name))
 
     def _pieces(self, name: str, to: str | None, count: int) -> Iterator[NDArray[Any]]:
         if name not in self._targets:

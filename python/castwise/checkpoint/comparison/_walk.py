@@ -5,22 +5,26 @@ the next one, and is taken in their order.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import Comparison, cast, have_same_bits
 from castwise._options import Arithmetic
 from castwise.arrays.comparison import Elements, Measures
 from castwise.checkpoint.comparison._schemes import SchemeTrial, Tried
-from castwise.checkpoint.comparison._sides import StoredRows
+from castwise.checkpoint.comparison._sides import ReadInto, StoredRows
 from castwise.checkpoint.comparison.explanations import Attempt, Prover
 from castwise.quantization import dequantize
 from castwise.quantization.arrays.comparison import compare_rows
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
+
+# Bytes of a tensor that a thread compares at a time, and those that it reads: both stay in caches.
+_RANGE_BYTES, _READ_BYTES = 2 << 20, 1 << 18
 
 
 class _Piece(Protocol):
@@ -72,6 +76,18 @@ class PieceWalk(NamedTuple):
                 measures.add_cast(piece.original, piece.copy, report, prover.most_ulps)
         measures.locate()
         return equal_places
+
+    def count_same_bytes(
+        self, reads: Sequence[ReadInto], nbytes: int, report: Callable[[int], None]
+    ) -> int:
+        """Return how many bytes two tensors begin with that are the same, of so many."""
+        begins = range(0, nbytes, _RANGE_BYTES)
+        ranges = (_ByteRange(reads, begin, min(begin + _RANGE_BYTES, nbytes)) for begin in begins)
+        for byte_range in self._compute_ahead(ranges):
+            if not byte_range.are_same:
+                return byte_range.begin
+            report(byte_range.end)
+        return nbytes
 
     def over_stored(
         self,
@@ -125,6 +141,25 @@ class PieceWalk(NamedTuple):
 def _result(piece: _AnyPiece, future: Future[None]) -> _AnyPiece:
     future.result()
     return piece
+
+
+class _ByteRange:
+    """Bytes of two tensors, which each thread reads for itself, and whether they are the same."""
+
+    def __init__(self, reads: Sequence[ReadInto], begin: int, end: int) -> None:
+        self.begin, self.end, self.are_same = begin, end, True
+        self._reads = reads
+
+    def compute(self) -> None:
+        """Read and compare the bytes, up to some that differ."""
+        room = np.empty((2, min(_READ_BYTES, self.end - self.begin)), np.uint8)
+        for begin in range(self.begin, self.end, _READ_BYTES):
+            parts = room[:, : self.end - begin]
+            for read, part in zip(self._reads, parts, strict=True):
+                read(begin, part.data)
+            if not have_same_bits(*parts, threads=1):
+                self.are_same = False
+                return
 
 
 class _PlainPiece:
@@ -198,8 +233,14 @@ class _StoredPiece:
         else:
             q = decoding.rows(slab)
             options = (None, None) if trial is None else trial.quantize_options(plain.size)
-            measure = not self._measures.is_counted
-            row_comparison = compare_rows(plain, q, self._arithmetic, *options, measure=measure)
+            row_comparison = compare_rows(
+                plain,
+                q,
+                self._arithmetic,
+                *options,
+                keeps_level=trial is not None and trial.keeps_level,
+                measure=not self._measures.is_counted,
+            )
             if row_comparison is None or not (row_comparison.is_made or trial is None):
                 values = dequantize(q, plain.dtype, arithmetic=self._arithmetic, threads=1)
         if row_comparison is not None:

@@ -207,6 +207,10 @@ class DerivedReader:
         """Return what a tensor that is not derived is called in the file."""
         return self._stored_names.get(name, name)
 
+    def stored_tensor(self, name: str) -> tuple[Reader, str]:
+        """Return the file of a tensor that is not derived, and what the tensor is called there."""
+        return self._reader, self.stored_name(name)
+
     def elements(self, name: str) -> Elements | None:
         """Return the format and order in which a tensor is read."""
         tensor = self._new_tensors.get(name)

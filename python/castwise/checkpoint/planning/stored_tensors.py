@@ -125,13 +125,10 @@ class StoredTensors(Mapping[str, TensorInfo]):
             with self._lock:
                 whole = self._recent.get((name,), lambda: native(reader.read(name)))
             return whole[tuple(slice(*bounds) for bounds in ranges)]
-        if [*ranges] == [(0, count) for count in info.shape] and (
-            isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)
+        if (isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)) and all(
+            bounds == (0, count) for bounds, count in zip(ranges[1:], info.shape[1:], strict=True)
         ):
-            dtype = numpy_dtype(info.format)
-            raw = np.empty(math.prod(info.shape) * dtype.itemsize, np.uint8)
-            reader.read_into(name, 0, raw.data)
-            return from_bytes(raw, dtype, info.shape)
+            return _read_rows(reader, info, ranges)
         with self._lock:
             chunks = reader.chunks(name) if isinstance(reader, ChunkedReader) else None
             whole_ranges = (
@@ -234,6 +231,20 @@ def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) 
         (begin // size * size, min(-(-end // size) * size, length))
         for (begin, end), size, length in zip(ranges, sizes, info.shape, strict=True)
     ]
+
+
+def _read_rows(
+    reader: SafetensorsReader | WholeModelReader | PlainReader,
+    info: TensorInfo,
+    ranges: Sequence[Range],
+) -> NDArray[Any]:
+    """Read what is within ranges, of which all but the first are whole."""
+    dtype = numpy_dtype(info.format or "")
+    shape = tuple(end - begin for begin, end in ranges)
+    raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+    begin = ranges[0][0] * math.prod(shape[1:]) if ranges else 0
+    reader.read_into(info.name, begin * dtype.itemsize, raw.data)
+    return from_bytes(raw, dtype, shape)
 
 
 def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:

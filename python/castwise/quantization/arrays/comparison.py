@@ -36,6 +36,8 @@ def compare_rows(
     options: Mapping[str, Any] | None = None,
     amax: float | None = None,
     *,
+    # Whether x is encoded with the global scale that is stored, in the place of that of `amax`.
+    keeps_level: bool = False,
     # Whether what is lost is found, too.
     measure: bool = True,
 ) -> RowComparison | None:
@@ -52,7 +54,7 @@ def compare_rows(
     encoding: dict[str, Any] | bool = False
     if options is not None:
         with suppress(UnfitError):
-            encoding = core_encoding(x, q, options, amax)
+            encoding = core_encoding(x, q, options, amax, keeps_level=keeps_level)
     both = decoding, encoding if isinstance(encoding, dict) else None
     differences = compare_stored(x, data, scale, x.dtype, both, measure=measure)
     comparison, is_made, values = differences

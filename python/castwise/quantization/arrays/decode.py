@@ -160,10 +160,10 @@ def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, 
     scale = _scales(q, views, np.dtype(np.float32), inner=False)
     if options["scale_format"] is not None:
         scale = scale.view(dtype_of(options["scale_format"]))
-    _, report = cast(scale, np.float64, report=True)
-    if report.zero_in or report.nan_in or report.inf_in or not report.count:
+    magnitudes = np.abs(cast(scale, np.float64, threads=1))
+    bounds = float(magnitudes.min(initial=np.inf)), float(magnitudes.max(initial=0))
+    if not 0 < bounds[0] <= bounds[1] < np.inf:  # NaN is neither
         return _UNKNOWN
-    bounds = report.amin_nonzero, report.amax
     if options["scale_divides"]:
         bounds = 1 / bounds[1], 1 / bounds[0]
     levels = np.abs(np.asarray(options.get("global_scale", 1), np.float64))

@@ -620,12 +620,18 @@ def _with_amax(
 
 
 def core_encoding(
-    x: Array, q: StoredArray, options: Mapping[str, Any], amax: float | None
+    x: Array,
+    q: StoredArray,
+    options: Mapping[str, Any],
+    amax: float | None,
+    *,
+    keeps_level: bool = False,
 ) -> dict[str, Any] | bool:
     """Return what the core encodes a matrix by, given options of `quantize_slab`.
 
     For a small one, whether it has the codes and scales of another array; False if those of the
-    other one lie otherwise, or mean others.
+    other one lie otherwise, or mean others. With `keeps_level` the global scale is that of the
+    other array, which `has_level_of` compares with the recipe's.
     """
     block, rule = options["block"], options["scale_rule"]
     rest = (-1, x.shape, x.dtype, True, rule, None, "raise", "amax", 0)
@@ -633,7 +639,7 @@ def core_encoding(
     is_own = plan.block == plan.views.block and not (plan.bias or plan.as_one)
     if not (is_own and lie_alike(plan.views, views_of(q))):
         return False
-    if x.size <= _SMALL:
+    if x.size <= _SMALL and not keeps_level:
         names, encoded = ("data", "scale", "global_scale"), _encode(x, plan, amax, 1)
         return all(_have_same_bits(getattr(encoded, name), getattr(q, name)) for name in names)
     scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
@@ -641,11 +647,25 @@ def core_encoding(
     is_seen = not plan.views.storage.inner
     if not is_seen or scales != plan.options.get("scale_format", plan.dtype.name):
         return False
-    encoding, second = _with_amax(plan, plan.options, x, x, amax)
     level = q.global_scale
+    if keeps_level and level is not None:
+        encoding, _ = _with_amax(plan, plan.options, x, x, 1.0)
+        return {**encoding, "global_scale": np.asarray(level, np.float32).reshape(()), "amax": None}
+    encoding, second = _with_amax(plan, plan.options, x, x, amax)
     if second is None or level is None:
         return encoding if second is level else False
     return encoding if second == np.asarray(level, np.float32).reshape(()) else False
+
+
+def has_level_of(
+    amax: float, q: StoredArray, dtype: np.dtype[Any], options: Mapping[str, Any]
+) -> bool:
+    """Return True if the global scale of a matrix is that of a largest magnitude of a dtype."""
+    rest = (-1, q.shape, dtype, True, options["scale_rule"], None, "raise", "amax", 0)
+    plan = _known_plan(options["scheme"], options["recipe"], options["block"], *rest)
+    nothing = np.empty(0, dtype)
+    _, level = _with_amax(plan, plan.options, nothing, nothing, amax)
+    return level is not None and level == np.asarray(q.global_scale, np.float32).reshape(())
 
 
 def _have_same_bits(one: Array | None, other: Array | None) -> bool:

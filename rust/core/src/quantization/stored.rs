@@ -17,8 +17,8 @@ use crate::report::values::Values;
 /// Elements that are decoded at a time, about: with what they are made of they stay in the second cache.
 const CHUNK: usize = 1 << 16;
 
-/// Elements for which a thread keeps the memory: those of a row of blocks of 128 rows and 8,192 columns.
-const MOST_KEPT: usize = 1 << 20;
+/// Elements for which a thread keeps the memory: those of a row of blocks of 128 rows and 16,384 columns.
+const MOST_KEPT: usize = 1 << 21;
 
 /// How a stored weight differs from a plain one.
 #[derive(Clone, Debug, Default)]

@@ -201,6 +201,9 @@ impl Item {
 /// Elements of an item, about: rows of more are cut.
 pub(super) const ITEM: usize = 1 << 16;
 
+/// Elements of an item of the only row of blocks, at most, for its blocks to be whole: each item makes their tables anew.
+const MOST_WHOLE: usize = 1 << 21;
+
 /// What is done with items of a stack of matrices.
 pub(super) trait ItemPass: Sync {
     /// As for [`Pass`].
@@ -280,7 +283,8 @@ pub(super) unsafe fn run_items<P: ItemPass>(
     }
     let most = ITEM / tile_rows;
     let wide = if columns > most { (most / tile_columns).max(1) * tile_columns } else { columns };
-    let least = if block.0 < rows && block.0 > tile_rows { block.0 } else { tile_rows };
+    let is_whole = block.0 < rows || (block.1 < columns && rows * wide <= MOST_WHOLE);
+    let least = if is_whole && block.0 > tile_rows { block.0 } else { tile_rows };
     let tall = (ITEM / wide / least).max(1) * least;
     let items = Items { pass, rows, columns, item: (tall, wide) };
     let (down, across) = items.numbers();
