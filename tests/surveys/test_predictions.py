@@ -9,7 +9,7 @@ import castwise
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise._options import Scales
+from castwise._options import Overflow, Scales
 from castwise.quantization import dequantize, quantize, schemes
 from castwise.quantization.producers.schemes import SCALES, has_scales
 from oracle import Array
@@ -246,6 +246,19 @@ def test_overflow() -> None:
     assert saturated.sqnr_db == pytest.approx(20 * math.log10(1000 / 552), abs=0.1)
     assert saturated.to_dict()["target"] == "float8_e4m3fn"
     assert survey.predict("float8_e4m3fn").to_dict()["sqnr_db"] == "-inf"
+
+
+@pytest.mark.parametrize("target", ["int2", "int4", "int8", "int16"])
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("value", [0.3, 7.0, 23.0, 128.0, 300.0, 1e6, 1e12])
+def test_integers_beyond_the_range(target: str, overflow: Overflow, value: float) -> None:
+    x = np.full(1000, value, np.float32)
+    x[::2] *= -1
+    _, report = castwise.cast(x, target, overflow=overflow, report=True)
+    prediction = castwise.survey(x).predict(target, overflow=overflow)
+    for name in ("overflowed", "saturated", "underflowed"):
+        assert getattr(prediction, name) == getattr(report, name), name
+    assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=1e-3)
 
 
 @pytest.mark.parametrize("target", ["float32", "bfloat16", "float8_e4m3fn", "int8", "nvfp4"])

@@ -212,7 +212,7 @@ def _predict_cast(
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.overflows) else totals.noise)
+        _decibels(totals.signal, math.inf if round(totals.lost) else totals.noise)
         if magnitudes.values is not None or _is_smooth(magnitudes)
         else None,
     )
@@ -259,31 +259,36 @@ class _Totals:
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
         self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
-        self.signal = self.noise = 0.0
+        self.lost = self.signal = self.noise = 0.0
+
+    def _cast(self, values: _Column) -> _Column:
+        """Cast values as the array would be, and the results to float64."""
+        name: DTypeLike = self._info.name if self._info.dtype is None else self._info.dtype
+        results = cast_array(values, name, scale=self._scale, overflow=self._overflow)
+        return cast_array(results, np.float64)
 
     @np.errstate(over="ignore", invalid="ignore")  # beyond the range of float64
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         """Cast values; those that are exact are held by the format, whatever represents them."""
-        info, target = self._info, self._info.dtype
-        products = values * self._scale
-        results_of_cast = cast_array(
-            values,
-            info.name if target is None else target,
-            scale=self._scale,
-            overflow=self._overflow,
-        )
-        results = cast_array(results_of_cast, np.float64)
-        limit = float(info.max)
+        info = self._info
+        products, results = values * self._scale, self._cast(values)
         lost_part = ~np.isfinite(results)
-        last = np.abs(results) == limit
-        # A number that rounds to the largest value from within half a step is not saturated.
-        beyond = last & (np.abs(products) >= limit + _half_step(info))
+        # A number that rounds to the largest value from within half a step is not beyond the range.
+        step = _half_step(info)
+        beyond = (products >= float(info.max) + step) | (products <= float(info.min) - step)
+        beyond &= ~lost_part
+        wrapped = np.zeros_like(beyond)
+        if info.kind != "float" and beyond.any():
+            # Of two neighbors beyond the range, a limit makes one number, and wrapping two.
+            neighbors = values + np.copysign(1 / self._scale, values)
+            wrapped = beyond & (results != self._cast(neighbors))
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
         magnitude = np.abs(results)
-        self.overflows += float(weights[lost_part].sum())
-        self.saturations += float(weights[beyond].sum())
-        self.underflows += float(weights[results == 0].sum())
+        self.lost += float(weights[lost_part].sum())
+        self.overflows += float(weights[lost_part | wrapped].sum())
+        self.saturations += float(weights[beyond & ~wrapped].sum())
+        self.underflows += float(weights[(results == 0) & ~beyond].sum())
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)
             self.subnormal += float(weights[small].sum())
