@@ -85,6 +85,17 @@ def test_every_choice_of_scales(name: str, scheme: str, scales: Scales) -> None:
     assert prediction.underflowed == pytest.approx(zeros, rel=0.15, abs=50)
 
 
+@pytest.mark.filterwarnings("ignore:x has scales")
+@pytest.mark.parametrize("factor", [1000.0, 1.0, 0.3, 0.1, 0.02, 0.01, 0.001])
+def test_scales_without_a_global_one(factor: float) -> None:
+    """Errors of MLX' nvfp4 depend on the magnitude: they are near, or not known."""
+    x = np.random.default_rng(3).standard_normal(SIZE).astype(np.float32) * np.float32(factor)
+    predicted = castwise.survey(x).predict("nvfp4", recipe="mlx").sqnr_db
+    report = quantize(x, "nvfp4", recipe="mlx").report(x)
+    assert predicted is None or abs(predicted - report.sqnr_db) < NEAR
+    assert (predicted is None) == (factor in {1000.0, 0.1, 0.02, 0.01, 0.001})
+
+
 def test_scales_go_with_schemes_that_have_the_choice() -> None:
     surveyed = castwise.survey(array("normal"))
     with pytest.raises(ValueError, match=r"^scales='best' goes with a scheme, not with .*bfloat16"):

@@ -19,8 +19,8 @@ from castwise._core import cast as cast_array
 from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, Scales, SchemeName
 from castwise.quantization import Scheme, schemes
-from castwise.quantization.producers.registry import find_recipe
-from castwise.quantization.producers.schemes import check_scales
+from castwise.quantization.producers.registry import find_recipe, written_layout
+from castwise.quantization.producers.schemes import check_scales, has_global_scale
 from castwise.rendering import Rendered
 from castwise.rendering.losses import loss_sheet
 from castwise.rendering.sheet import Sheet
@@ -52,6 +52,8 @@ _FEW_BITS = 4
 # Magnitudes whose scales, and the scales' exponents, are within the range of their formats.
 _LEAST_LARGEST = {"float16": 2.0**-8}
 _LEAST_OF_ANY, _MOST_OF_ANY = 2.0**-110, 2.0**120
+# The share of blocks beyond it from which losses are measured.
+_FEW_BLOCKS = 1e-3
 
 # From how many elements a block in the binade of its maximum, whose mean square is such a share of
 # the maximum's, they have no density that is known: of all that are normal it is below 0.8.
@@ -322,6 +324,7 @@ def _predict_scheme(
         and max(magnitudes.significant_bits, default=0) > _FEW_BITS
         and _LEAST_LARGEST.get(dtype, _LEAST_OF_ANY) < magnitudes.largest < _MOST_OF_ANY
         and not any(_is_alike(table, responses) for table in tables)
+        and not any(_exceeds_scales(table, scheme, recipe) for table in tables)
     )
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
     if is_known and scales != "amax":
@@ -349,6 +352,21 @@ def _predict_scheme(
         if is_known or not len(magnitudes.exponents)
         else None,
     )
+
+
+def _exceeds_scales(table: Blocks, scheme: Scheme, recipe: Recipe | None) -> bool:
+    """Return True if blocks need scales that a recipe without a global scale does not hold.
+
+    Such are the scales of MLX' nvfp4, in float8 alone: errors then depend on the magnitude.
+    """
+    layout = written_layout(recipe or next(iter(scheme.recipes), None), scheme, symmetric=True)
+    if not scheme.global_scale or has_global_scale(layout):
+        return False
+    scale, element = finfo(scheme.scale), float(finfo(scheme.element).max)
+    ends = np.log2([float(scale.smallest_normal) * element, float(scale.max) * element])
+    maxima = table.eighths / 8
+    outside = (maxima < ends[0]) | (maxima >= ends[1])
+    return bool(table.blocks[outside].sum() > _FEW_BLOCKS * table.blocks.sum())
 
 
 def _is_alike(table: Blocks, responses: Response) -> bool:
