@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import castwise
 import castwise.config
 import numpy as np
 import peers
@@ -214,3 +215,12 @@ def test_a_framework_that_is_not_installed(name: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert f"pip install 'castwise[{name}]'" in done.stdout
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_a_tree_with_a_model_names_what_casts_models(library: str) -> None:
+    keras = getattr(peers, library)()
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8)])
+    for tree in (model, {"model": model}, [model.layers[0]]):
+        with pytest.raises(TypeError, match=r"castwise\.adapters\.\w+\.cast_m"):
+            castwise.cast_tree(tree, "bfloat16")

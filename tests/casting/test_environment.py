@@ -8,6 +8,7 @@ import castwise
 import numpy as np
 import pytest
 import support
+from castwise import quantization
 from child_processes import in_a_child, run_program
 from float_environment import (
     DENORMALS_ARE_ZERO,
@@ -90,6 +91,48 @@ def test_the_floating_point_environment_changes_nothing(
         with mxcsr(ENVIRONMENTS[environment]):
             during = everything(x, target.name)
         assert bits_of(during) == before, target.name
+
+
+def quantized_everything(x: Array) -> list[bytes]:
+    """Quantize by every scheme and recipe; the bytes of parts, and of the decoded values."""
+    outcomes = []
+    for row in quantization.schemes():
+        for recipe in row.recipes:
+            q = quantization.quantize(x, row.name, recipe=recipe)
+            parts = (q.data, q.scale, q.global_scale)
+            outcomes += [part.tobytes() for part in parts if part is not None]
+            outcomes.append(quantization.dequantize(q, np.float32).tobytes())
+    return outcomes
+
+
+@only_x86
+@pytest.mark.filterwarnings("ignore:x has scales")
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("magnitude", [1.0, 3e-38, 1e-41])
+def test_the_floating_point_environment_changes_no_quantized_array(
+    environment: str, magnitude: float
+) -> None:
+    x = (np.random.default_rng(1).standard_normal((32, 256)) * magnitude).astype(np.float32)
+    before = quantized_everything(x)
+    with mxcsr(ENVIRONMENTS[environment]):
+        during = quantized_everything(x)
+    assert during == before
+
+
+@only_x86
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_the_floating_point_environment_changes_no_comparison(environment: str) -> None:
+    x = np.random.default_rng(1).standard_normal((32, 256)) * 1e-310
+    y = castwise.cast(x, "bfloat16")
+
+    def found() -> tuple[castwise.Comparison, dict[str, object]]:
+        return castwise.compare(x, y), castwise.survey(x).to_dict()
+
+    before = found()
+    with mxcsr(ENVIRONMENTS[environment]):
+        comparison = castwise.compare(x, y)
+        survey = castwise.survey(x)
+    assert (comparison, survey.to_dict()) == before
 
 
 @only_x86

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scheme_oracle as oracle
 from castwise import _core
+from castwise._options import Scales
 from castwise.checkpoint.planning.encode.encoded_weight import compare_decoded
 from castwise.quantization import (
     QuantizedArray,
@@ -320,6 +321,25 @@ def test_scales_that_are_powers_of_two() -> None:
     rules = {rule: quantize(normal(4, 64), "mxfp4", scale_rule=rule) for rule in ("floor", "ceil")}
     low, high = (rules[rule].scale.view(np.uint8).astype(int) for rule in ("floor", "ceil"))
     assert (high - low == 1).all()
+
+
+@pytest.mark.filterwarnings("ignore:x has scales")  # mlx has no global scale
+@pytest.mark.parametrize("recipe", next(row.recipes for row in schemes() if row.name == "nvfp4"))
+@pytest.mark.parametrize("scales", ["amax", "best", "four_over_six"])
+@pytest.mark.parametrize("magnitude", [1e-6, 1e6])
+def test_a_nan_changes_no_other_block(recipe: str, scales: Scales, magnitude: float) -> None:
+    x = normal(4, 256) * np.float32(magnitude)
+    beside_nan = x.copy()
+    beside_nan[0, 3] = np.nan
+    options: dict[str, Any] = {"recipe": recipe, "scales": scales}
+    for _ in range(2):  # the second call takes what the first one planned
+        try:
+            wanted = quantize(x, "nvfp4", **options)
+        except ValueError as error:
+            pytest.skip(str(error))
+        q = quantize(beside_nan, "nvfp4", nonfinite="nan", **options)
+        assert np.array_equal(q.global_scale, wanted.global_scale)
+        assert np.array_equal(dequantize(q, np.float32)[1:], dequantize(wanted, np.float32)[1:])
 
 
 @pytest.mark.parametrize("scheme", ["mxfp4", "mxfp8_e4m3", "mxint8"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 import scheme_oracle as oracle
 from castwise import checkpoint
 from castwise.checkpoint.planning.written_schemes import is_transcoded
-from castwise.quantization import dequantize, quantize, schemes
+from castwise.quantization import UnfitError, dequantize, quantize, schemes
+from castwise.quantization.producers.block_types import WRITTEN_TYPES
 from castwise.quantization.producers.registry import TYPED, WRITTEN
 from safetensors.numpy import save_file
 from scheme_oracle import E4M3, ELEMENTS, F32, MAPS, Array, full, reduced, spread
@@ -89,6 +91,38 @@ def _decoded_db(x: Array, scale: Array, block: tuple[int, int], kind: Any, bits:
     unit = 64 if bits == 8 and block == (1, 32) else 1
     half = 2 ** (bits - 1)
     return decibels(x, np.clip(np.rint(x / each * unit), -half, half - 1) / unit * each)
+
+
+@pytest.mark.parametrize("name", [name.lower() for name in WRITTEN_TYPES])
+@pytest.mark.parametrize("exponent", range(-26, 1, 2))
+def test_blocks_of_llama_cpp_of_every_magnitude_keep_or_warn(name: str, exponent: int) -> None:
+    x = (normal() * 2.0**exponent).astype(np.float32)
+    kept = quantize(normal().astype(np.float32), name).report(normal()).sqnr_db
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lost = kept - quantize(x, name).report(x).sqnr_db
+    said = [str(each.message) for each in caught]
+    assert lost < NEAR_DB or said[0].startswith(
+        f"x has scales of {name} beyond what llama.cpp stores in float16"
+    )
+    assert not caught or lost > NEAR_DB / 2
+
+
+@pytest.mark.parametrize("magnitude", [1e-310, 1e-300, 1e39, 1e300])
+@pytest.mark.parametrize(("scheme", "recipe"), RECIPES)
+def test_weights_that_only_float64_holds_keep_or_warn(
+    scheme: str, recipe: str, magnitude: float
+) -> None:
+    x = normal() * magnitude
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            q = quantize(x, scheme, recipe=recipe)
+        except UnfitError:
+            return
+    if q.report(x, arithmetic="exact").sqnr_db < kept_by(scheme, normal()) - NEAR_DB:
+        (said,) = (str(each.message) for each in caught)
+        assert re.fullmatch(f"x has scales of {scheme} beyond .* costs [^;]*", said)
 
 
 @pytest.mark.thinned(7)

@@ -9,7 +9,7 @@ import castwise
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise._options import Scales
+from castwise._options import Overflow, Scales
 from castwise.quantization import dequantize, quantize, schemes
 from castwise.quantization.producers.schemes import SCALES, has_scales
 from oracle import Array
@@ -83,6 +83,17 @@ def test_every_choice_of_scales(name: str, scheme: str, scales: Scales) -> None:
     assert prediction.sqnr_db == pytest.approx(measured(x.astype(float), results), abs=NEAR)
     zeros = np.count_nonzero((results == 0) & (x != 0))
     assert prediction.underflowed == pytest.approx(zeros, rel=0.15, abs=50)
+
+
+@pytest.mark.filterwarnings("ignore:x has scales")
+@pytest.mark.parametrize("factor", [1000.0, 1.0, 0.3, 0.1, 0.02, 0.01, 0.001])
+def test_scales_without_a_global_one(factor: float) -> None:
+    """Errors of MLX' nvfp4 depend on the magnitude: they are near, or not known."""
+    x = np.random.default_rng(3).standard_normal(SIZE).astype(np.float32) * np.float32(factor)
+    predicted = castwise.survey(x).predict("nvfp4", recipe="mlx").sqnr_db
+    report = quantize(x, "nvfp4", recipe="mlx").report(x)
+    assert predicted is None or abs(predicted - report.sqnr_db) < NEAR
+    assert (predicted is None) == (factor in {1000.0, 0.1, 0.02, 0.01, 0.001})
 
 
 def test_scales_go_with_schemes_that_have_the_choice() -> None:
@@ -246,6 +257,19 @@ def test_overflow() -> None:
     assert saturated.sqnr_db == pytest.approx(20 * math.log10(1000 / 552), abs=0.1)
     assert saturated.to_dict()["target"] == "float8_e4m3fn"
     assert survey.predict("float8_e4m3fn").to_dict()["sqnr_db"] == "-inf"
+
+
+@pytest.mark.parametrize("target", ["int2", "int4", "int8", "int16"])
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("value", [0.3, 7.0, 23.0, 128.0, 300.0, 1e6, 1e12])
+def test_integers_beyond_the_range(target: str, overflow: Overflow, value: float) -> None:
+    x = np.full(1000, value, np.float32)
+    x[::2] *= -1
+    _, report = castwise.cast(x, target, overflow=overflow, report=True)
+    prediction = castwise.survey(x).predict(target, overflow=overflow)
+    for name in ("overflowed", "saturated", "underflowed"):
+        assert getattr(prediction, name) == getattr(report, name), name
+    assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=1e-3)
 
 
 @pytest.mark.parametrize("target", ["float32", "bfloat16", "float8_e4m3fn", "int8", "nvfp4"])

@@ -191,6 +191,14 @@ def raise_at(path: str, error: Exception) -> NoReturn:
     raise error
 
 
+def is_keras_layer(cls: type) -> bool:
+    """Return True for a layer or model of Keras or tf_keras, whose variables no tree shows."""
+    return any(
+        base.__name__ == "Layer" and base.__module__.partition(".")[0] in ("keras", "tf_keras")
+        for base in cls.__mro__
+    )
+
+
 @dataclasses.dataclass
 class Walk:
     """One walk over a tree."""
@@ -222,6 +230,8 @@ class Walk:
             elif adapter is None or (children := children_of(adapter, leaf)) is None:
                 dtype = array_dtype(leaf)
                 is_array, floating = dtype is not None, dtype is not None and is_floating(dtype)
+                if not is_array and is_keras_layer(type(leaf)):
+                    cast(leaf, np.float32)  # which refuses it, with the remedy
         except (TypeError, ValueError, OverflowError) as error:
             raise_at(path, error)
         if adapter is not None and children is not None:

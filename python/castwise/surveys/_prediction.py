@@ -19,8 +19,8 @@ from castwise._core import cast as cast_array
 from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, Scales, SchemeName
 from castwise.quantization import Scheme, schemes
-from castwise.quantization.producers.registry import find_recipe
-from castwise.quantization.producers.schemes import check_scales
+from castwise.quantization.producers.registry import find_recipe, written_layout
+from castwise.quantization.producers.schemes import check_scales, has_global_scale
 from castwise.rendering import Rendered
 from castwise.rendering.losses import loss_sheet
 from castwise.rendering.sheet import Sheet
@@ -52,6 +52,8 @@ _FEW_BITS = 4
 # Magnitudes whose scales, and the scales' exponents, are within the range of their formats.
 _LEAST_LARGEST = {"float16": 2.0**-8}
 _LEAST_OF_ANY, _MOST_OF_ANY = 2.0**-110, 2.0**120
+# The share of blocks beyond it from which losses are measured.
+_FEW_BLOCKS = 1e-3
 
 # From how many elements a block in the binade of its maximum, whose mean square is such a share of
 # the maximum's, they have no density that is known: of all that are normal it is below 0.8.
@@ -212,7 +214,7 @@ def _predict_cast(
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.overflows) else totals.noise)
+        _decibels(totals.signal, math.inf if round(totals.lost) else totals.noise)
         if magnitudes.values is not None or _is_smooth(magnitudes)
         else None,
     )
@@ -259,31 +261,36 @@ class _Totals:
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
         self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
-        self.signal = self.noise = 0.0
+        self.lost = self.signal = self.noise = 0.0
+
+    def _cast(self, values: _Column) -> _Column:
+        """Cast values as the array would be, and the results to float64."""
+        name: DTypeLike = self._info.name if self._info.dtype is None else self._info.dtype
+        results = cast_array(values, name, scale=self._scale, overflow=self._overflow)
+        return cast_array(results, np.float64)
 
     @np.errstate(over="ignore", invalid="ignore")  # beyond the range of float64
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         """Cast values; those that are exact are held by the format, whatever represents them."""
-        info, target = self._info, self._info.dtype
-        products = values * self._scale
-        results_of_cast = cast_array(
-            values,
-            info.name if target is None else target,
-            scale=self._scale,
-            overflow=self._overflow,
-        )
-        results = cast_array(results_of_cast, np.float64)
-        limit = float(info.max)
+        info = self._info
+        products, results = values * self._scale, self._cast(values)
         lost_part = ~np.isfinite(results)
-        last = np.abs(results) == limit
-        # A number that rounds to the largest value from within half a step is not saturated.
-        beyond = last & (np.abs(products) >= limit + _half_step(info))
+        # A number that rounds to the largest value from within half a step is not beyond the range.
+        step = _half_step(info)
+        beyond = (products >= float(info.max) + step) | (products <= float(info.min) - step)
+        beyond &= ~lost_part
+        wrapped = np.zeros_like(beyond)
+        if info.kind != "float" and beyond.any():
+            # Of two neighbors beyond the range, a limit makes one number, and wrapping two.
+            neighbors = values + np.copysign(1 / self._scale, values)
+            wrapped = beyond & (results != self._cast(neighbors))
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
         magnitude = np.abs(results)
-        self.overflows += float(weights[lost_part].sum())
-        self.saturations += float(weights[beyond].sum())
-        self.underflows += float(weights[results == 0].sum())
+        self.lost += float(weights[lost_part].sum())
+        self.overflows += float(weights[lost_part | wrapped].sum())
+        self.saturations += float(weights[beyond & ~wrapped].sum())
+        self.underflows += float(weights[(results == 0) & ~beyond].sum())
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)
             self.subnormal += float(weights[small].sum())
@@ -317,6 +324,7 @@ def _predict_scheme(
         and max(magnitudes.significant_bits, default=0) > _FEW_BITS
         and _LEAST_LARGEST.get(dtype, _LEAST_OF_ANY) < magnitudes.largest < _MOST_OF_ANY
         and not any(_is_alike(table, responses) for table in tables)
+        and not any(_exceeds_scales(table, scheme, recipe) for table in tables)
     )
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
     if is_known and scales != "amax":
@@ -344,6 +352,21 @@ def _predict_scheme(
         if is_known or not len(magnitudes.exponents)
         else None,
     )
+
+
+def _exceeds_scales(table: Blocks, scheme: Scheme, recipe: Recipe | None) -> bool:
+    """Return True if blocks need scales that a recipe without a global scale does not hold.
+
+    Such are the scales of MLX' nvfp4, in float8 alone: errors then depend on the magnitude.
+    """
+    layout = written_layout(recipe or next(iter(scheme.recipes), None), scheme, symmetric=True)
+    if not scheme.global_scale or has_global_scale(layout):
+        return False
+    scale, element = finfo(scheme.scale), float(finfo(scheme.element).max)
+    ends = np.log2([float(scale.smallest_normal) * element, float(scale.max) * element])
+    maxima = table.eighths / 8
+    outside = (maxima < ends[0]) | (maxima >= ends[1])
+    return bool(table.blocks[outside].sum() > _FEW_BLOCKS * table.blocks.sum())
 
 
 def _is_alike(table: Blocks, responses: Response) -> bool:

@@ -138,8 +138,10 @@ class Survey(Rendered):
 
         Magnitudes are taken to lie in a binade as its count and its sum of squares say. For normal,
         Laplace and t distributions and 10,000 elements or more, the ratio of signal to noise is
-        within 0.5 dB of what is measured. Of at most 128 different magnitudes, casts are predicted
-        exactly. Numbers that bfloat16 or float16 holds are taken for weights of that dtype.
+        within 0.5 dB of what is measured. Of at most 128 different magnitudes, casts to signed
+        formats are predicted exactly. A survey counts no signs: half of the elements are taken to
+        be negative, which formats without a sign do not hold. Numbers that bfloat16 or float16
+        holds are taken for weights of that dtype.
 
         The ratio is None where such a density tells too little: a scheme of few different
         magnitudes, or of numbers of few bits; magnitudes, or those of each block, that are all

@@ -121,7 +121,7 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
     obstacle = _obstacle_of_torch(array)
     if obstacle is not None and copy is False:
         raise ValueError(
-            f"array {obstacle}, which torch cannot look at; give array.copy(), or copy=None."
+            f"array {obstacle}, which torch cannot look at; use copy=None or True, which copies it."
         )
     if copy or obstacle is not None:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)

@@ -64,7 +64,7 @@ def container_of(path: Path, remedy: str | None = None) -> str:
     if remedy is None and (path.name == "config.json" or path.name.endswith(".index.json")):
         remedy = f"give the folder of the model, {path.parent}"
     if remedy is None:
-        names = ", ".join(name for name in suffixes() if name not in WHOLE_MODELS)
+        names = ", ".join(suffixes())
         remedy = f"use {names}, or a folder of safetensors shards"
     raise CheckpointError(f"{path}: {suffix_text} names no container; " + remedy)
 

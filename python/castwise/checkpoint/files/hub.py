@@ -100,6 +100,8 @@ def absent_file(path: Path) -> FileNotFoundError:
     hint = ""
     if is_hub(path):
         hint = "; check the name, and your rights: hf auth login, or HF_TOKEN"
+    elif not is_remote(path) and path.is_symlink():
+        hint = f"; it is a link to {path.readlink()}"
     elif not is_remote(path):
         url, name = _spelled_url(path), path.as_posix()
         if url is None and _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():

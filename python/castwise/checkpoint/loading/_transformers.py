@@ -13,6 +13,7 @@ from castwise.checkpoint._errors import LEAVE
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View
 from castwise.checkpoint.loading.modules import (
+    DECODED,
     MATRIX,
     WEIGHT,
     LoadingProblem,
@@ -178,7 +179,7 @@ def _decoding_problems(
         )
     else:
         remedy = "load it with quantization_config=CompressedTensorsConfig(dequantize=True)"
-        yield LoadingProblem("", reason, remedy + otherwise, option="dequantize=True")
+        yield LoadingProblem("", reason, remedy + otherwise, option=DECODED)
 
 
 def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[LoadingProblem]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from castwise.models.model import Model
 
 
+DECODED = "dequantize=True"
+"""The option by which transformers decodes all weights while it loads them."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadingProblem:
     """One module that a consumer does not load as the file has it."""

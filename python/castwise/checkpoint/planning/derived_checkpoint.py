@@ -5,6 +5,8 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from castwise._core import finfo
+from castwise._numbers import BYTE_BITS
 from castwise.arrays.dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
@@ -163,7 +165,10 @@ class DerivedCheckpoint:
             formats = Counter(
                 tensor.target or tensor.info.format
                 for tensor in plans
-                if not tensor.is_derived and tensor.info.kind == "float"
+                if not tensor.is_derived
+                and tensor.info.kind == "float"
+                # Parts of quantized weights that are stored anew as they are.
+                and finfo(tensor.target or tensor.info.format).bits > BYTE_BITS
             )
             plain_format = formats.most_common(1)[0][0] if formats else None
             if (warning := loading_warning(self._recipe, schemes, plain_format)) is not None:

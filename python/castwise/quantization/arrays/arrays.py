@@ -50,7 +50,7 @@ class QuantizedArray(StoredArray, Rendered):
     zero_point : ndarray, optional
         As stored: int8 of the scales' shape, or packed as codes are.
     shape : tuple of int
-        Of the array that was quantized. By default what `data` has room for.
+        Of the array that was quantized, which `data` does not show: it has no default.
     recipe : str, optional
         The producer in whose form the arrays are. None: codes in bytes, low bits first, beside
         plain scales.

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from castwise._core import BlockDecoder, arrays_finite, cast, decode_blocks, finfo, formats
+from castwise._core import (
+    BlockDecoder,
+    arrays_finite,
+    cast,
+    decode_blocks,
+    finfo,
+    formats,
+    in_default_environment,
+)
 from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.row_slices import rows_of
@@ -215,9 +223,10 @@ def _in_steps(q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: in
     dtype = wide if float8_level is None else out.dtype
     product = decode_array(plain, dtype, arithmetic=arithmetic, threads=threads)
     if float8_level is not None:
-        product = cast(_as_float8(product, float8_level), wide)
+        product = cast(in_default_environment(_as_float8, product, float8_level), wide)
     if factor is not None:
-        np.moveaxis(product, q.axis, -1)[...] *= cast(factor.reshape(-1), wide)
+        columns = np.moveaxis(product, q.axis, -1)
+        in_default_environment(np.multiply, columns, cast(factor.reshape(-1), wide), columns)
     out[...] = cast(product, out.dtype)
     return out
 
@@ -301,7 +310,8 @@ def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) 
         if global_scale.size > 1:  # of each matrix
             global_scale = global_scale.reshape(*scale.shape[:-MATRIX], 1, 1)
         with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
-            scale = cast(block_scale * global_scale, dtype)
+            product = in_default_environment(np.multiply, block_scale, global_scale)
+        scale = cast(product, dtype)
     return scale
 
 

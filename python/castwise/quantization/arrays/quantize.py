@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from castwise._core import BlockEncoder, UnfitError, block_amax, cast, encode_blocks, read_array
+from castwise._core import (
+    BlockEncoder,
+    UnfitError,
+    block_amax,
+    cast,
+    encode_blocks,
+    in_default_environment,
+    read_array,
+)
 from castwise._core import global_scale as fit_global_scale
 from castwise._options import (
     BlockTypeName,
@@ -180,7 +188,13 @@ def quantize(
             "scales": (scales, "best" if isinstance(scales, str) and scales == "best" else "amax"),
         }
         weights = None if importance is None else _read_importance(importance)
-        return _of_block_type(array, block_type, axis, options, threads, importance=weights)
+
+        def encode_blocks_of(x: Array, _: int = 0) -> QuantizedArray:
+            return _of_block_type(x, block_type, axis, options, threads, importance=weights)
+
+        blocks = encode_blocks_of(array)
+        warn_of_scales(array, blocks, encode_blocks_of)
+        return blocks
     request = (
         scheme,
         recipe,
@@ -199,8 +213,9 @@ def quantize(
     q, plan = _planned_and_made(array, request, amax, threads, weights)
     if plan.is_bounded:
 
-        def encode(x: Array, factor: float) -> QuantizedArray:
-            return _encode(x, plan, None if amax is None else amax * factor, threads, weights)
+        def encode(x: Array, exponent: int) -> QuantizedArray:
+            largest = None if amax is None else math.ldexp(amax, exponent)
+            return _encode(x, plan, largest, threads, weights)
 
         warn_of_scales(array, q, encode)
     return q
@@ -316,7 +331,9 @@ def quantize_each(
         return None
     options, levels = plan.options, None
     if plan.scheme.global_scale:
-        rows = [_with_amax(plan, options, matrix, matrix, None) for matrix in x]
+        rows = [
+            in_default_environment(_with_amax, plan, options, matrix, matrix, None) for matrix in x
+        ]
         levels = np.array([level for _, level in rows], np.float32)
         options = {**rows[0][0], "global_scale": levels, "amax": None}
     data, scale, _ = _allocate_parts(plan)
@@ -558,7 +575,8 @@ def _encode(
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
     biases = np.empty(grid, plan.dtype) if plan.bias else None
     zero = np.empty(grid, np.int8) if plan.zeros else None
-    options, second = _with_amax(plan, options, x, weight, amax)
+    # A process may flush subnormal numbers, which such a scale may be.
+    options, second = in_default_environment(_with_amax, plan, options, x, weight, amax)
     if zero is not None:
         options = {**options, "zero_point": zero}
     if biases is not None:
@@ -570,6 +588,8 @@ def _encode(
     if x.size:
         in_order = all(part.flags.c_contiguous for part in (x, weight, codes))
         is_steady = in_order and plan.at_once and plan.fills and amax is None
+        # An encoder that runs again finds the largest magnitude itself, and takes 1 beside NaN.
+        is_steady &= second is None or options.get("nonfinite") != "nan"
         parts = (x, data, stored_scale, second)
         stored_parts = [part for part in parts if part is not None] if is_steady else None
         with _caller_index(x.shape, plan):
@@ -608,15 +628,27 @@ def _with_amax(
             safe = max(amax)
         else:
             largest_value = block_amax(weight) if amax is None else amax
-            # A NaN or an infinity is named by the core, with its index.
-            safe = largest_value if math.isfinite(largest_value) else 1.0
+            # The core names a NaN or an infinity, with its index, or its block gets a scale of NaN.
+            is_finite = math.isfinite(largest_value)
+            safe = largest_value if is_finite else _largest_finite(weight)
             second = np.array(level_of(safe), np.float32)
+            if amax is not None and not np.isfinite(second):
+                raise ValueError(
+                    f"amax={amax} is not valid for {plan.scheme.name}: no float32 holds its "
+                    "global scale; give the largest magnitude of x, or divide x by a number."
+                )
         return {**options, "global_scale": second, "global_max": largest, "amax": safe}, second
     if plan.block == (0, 0):
         return {**options, "amax": _whole_amax(x, weight) if amax is None else amax}, None
     if amax is not None:
         raise ValueError(f"amax={amax} is not valid for {plan.scheme.name}, which has many scales.")
     return options, None
+
+
+def _largest_finite(x: Array) -> float:
+    """Return the largest magnitude of the finite elements; 0 if there is none."""
+    magnitudes = np.abs(x.astype(np.float64))
+    return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0))
 
 
 def core_encoding(
@@ -649,9 +681,9 @@ def core_encoding(
         return False
     level = q.global_scale
     if keeps_level and level is not None:
-        encoding, _ = _with_amax(plan, plan.options, x, x, 1.0)
+        encoding, _ = in_default_environment(_with_amax, plan, plan.options, x, x, 1.0)
         return {**encoding, "global_scale": np.asarray(level, np.float32).reshape(()), "amax": None}
-    encoding, second = _with_amax(plan, plan.options, x, x, amax)
+    encoding, second = in_default_environment(_with_amax, plan, plan.options, x, x, amax)
     if second is None or level is None:
         return encoding if second is level else False
     return encoding if second == np.asarray(level, np.float32).reshape(()) else False

@@ -7,19 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from castwise._core import CastReport, block_amax, compare, finfo
+from castwise._core import CastReport, block_amax, compare, finfo, in_default_environment
 from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays.views import Array, Views, format_of_bytes, views_of
+from castwise.quantization.producers.block_types import type_of_scheme
 from castwise.quantization.producers.layouts import E8M0
 from castwise.quantization.producers.registry import written_layout
-from castwise.quantization.producers.schemes import Scheme, has_global_scale, schemes
+from castwise.quantization.producers.schemes import (
+    Scheme,
+    has_global_scale,
+    scheme_of_files,
+    schemes,
+)
 
-# Quantizes an array in the same way, given by which factor it is that of before.
-Encode = Callable[[Array, float], QuantizedArray]
+# Quantizes an array in the same way, given the exponent of the power of two that multiplies it.
+Encode = Callable[[Array, int], QuantizedArray]
 
 _MOST_LOST_DB = 0.75
 # Below it MLX' steps of at least 1e-7, and Keras' addition of it, may say more than a block.
 _LEAST_AMAX = 1e-4
+_LEAST_SINGLE = float(finfo("float32").smallest_normal)
+# K-quants: scales of 6 or 7 bits, with their sign, under one of float16. One of 32 units of the
+# last place is rounded by 1.6 % at most.
+_SUPER_BLOCK, _SCALE_CODES, _LEAST_UNITS = 256, 128, 32
 
 
 def amax_bounds(
@@ -27,15 +37,19 @@ def amax_bounds(
 ) -> tuple[float, float] | None:
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
 
-    None if there are none: powers of two and scales under a global one reach all magnitudes, and so
-    does float32 where no step has a limit. Scales that are multiplied in the weight's dtype are
-    numbers of that, whatever they are stored in.
+    None if there are none: powers of two and scales under a global one reach all magnitudes of
+    float32, and so does float32 where no step has a limit; float64 has others. Scales that are
+    multiplied in the weight's dtype are numbers of that, whatever they are stored in.
     """
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)
-    if E8M0 in {row.scale, scale_dtype.name} or (is_relative and not storage.inner):
+    is_wide = weight_dtype.itemsize > np.dtype(np.float32).itemsize
+    reaches_all = E8M0 in {row.scale, scale_dtype.name} or (is_relative and not storage.inner)
+    if reaches_all and not is_wide:
         return None
-    scale_format = finfo(format_of_bytes(scale_dtype, row) or scale_dtype)
+    scale_format = finfo(
+        "float32" if reaches_all else format_of_bytes(scale_dtype, row) or scale_dtype
+    )
     if storage.inner:
         scale_format = finfo(
             min(weight_dtype, np.dtype(np.float32), key=lambda dtype: dtype.itemsize)
@@ -44,15 +58,19 @@ def amax_bounds(
         max(float(dtype.smallest_normal) for dtype in dtypes)
         for dtypes in ((scale_format, finfo(weight_dtype)), (finfo("float32"),))
     )
-    if normal <= single and not (is_affine or storage.divides):
+    if normal <= single and not (is_affine or storage.divides or is_wide):
         return None
     is_float = row.element.startswith("float")
     largest = float(finfo(row.element).max) if is_float else 2.0 ** (row.bits - 1)
+    if is_relative and reaches_all:
+        largest *= float(finfo(row.scale).max)
     low, high = normal * largest, float(scale_format.max) * largest
     if is_affine:  # its range is twice as large
         low, high = max(low, _LEAST_AMAX), min(high, float(scale_format.max) / 2)
     if storage.divides:
         low, high = max(2 * largest / float(scale_format.max), _LEAST_AMAX), math.inf
+    if is_wide:  # peers decode to float32
+        high = min(high, float(finfo("float32").max))
     return low, high
 
 
@@ -61,15 +79,40 @@ def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
 
     0 if its largest magnitude is within the bounds, as that of nearly all weights is.
     """
-    bounds = _bounds_of(q, x.dtype)
+
+    def decibels_near_one(near_one: Array, exponent: int) -> float:
+        return _decibels(near_one, encode(near_one, exponent))
+
+    return _lost(x, _bounds_of(q, x.dtype), lambda: _decibels(x, q), decibels_near_one)
+
+
+def lost_to_block_type(
+    x: Array, scheme: str, sqnr_db: float, measure: Callable[[Array], float]
+) -> float:
+    """Return as `lost_to_scales` what blocks of a type of llama.cpp lose, given their ratio.
+
+    `measure` returns the ratio in decibels of another array.
+    """
+    bounds = _bounds_of_block_type(scheme)
+    return _lost(x, bounds, lambda: sqnr_db, lambda near_one, _: measure(near_one))
+
+
+def _lost(
+    x: Array,
+    bounds: tuple[float, float] | None,
+    decibels_of_array: Callable[[], float],
+    decibels_near_one: Callable[[Array, int], float],
+) -> float:
     largest = block_amax(x if x.ndim > 1 else x[None]) if bounds is not None else math.nan
     if bounds is None or not math.isfinite(largest) or _is_within(bounds, largest):
         return 0.0
     # A power of two, by which all roundings but those of scales stay as they are.
-    factor = 2.0 ** -math.frexp(largest)[1]
-    near_one = (x.astype(np.float64) * factor).astype(x.dtype)
-    decibels, decibels_near_one = _decibels(x, q), _decibels(near_one, encode(near_one, factor))
-    return 0.0 if decibels == math.inf else decibels_near_one - decibels
+    exponent = -math.frexp(largest)[1]
+    near_one = in_default_environment(np.ldexp, x.astype(np.float64), exponent).astype(x.dtype)
+    decibels = decibels_of_array()
+    if decibels == math.inf:
+        return 0.0
+    return decibels_near_one(near_one, exponent) - decibels
 
 
 def keep_all(reports: Iterable[CastReport], q: QuantizedArray, dtype: np.dtype[Any]) -> bool:
@@ -85,8 +128,20 @@ def keep_all(reports: Iterable[CastReport], q: QuantizedArray, dtype: np.dtype[A
 
 
 def _bounds_of(q: QuantizedArray, dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    if type_of_scheme(q.scheme) is not None:
+        return _bounds_of_block_type(q.scheme)
     is_affine = q.zero_point is not None or "bias" in q.extras
     return amax_bounds(views_of(q), q.scale.dtype, dtype, is_affine=is_affine)
+
+
+def _bounds_of_block_type(scheme: str) -> tuple[float, float]:
+    """Return the bounds of a type of llama.cpp; what float16 overflows is refused before."""
+    row = scheme_of_files(scheme)
+    # Other codes are of the scale before it is rounded, which costs less than a bit more.
+    units, steps = 2.0 ** (row.bits + 2), 2.0 ** (row.bits - 1)
+    if row.block[1] == _SUPER_BLOCK:
+        units, steps = _LEAST_UNITS, steps * _SCALE_CODES
+    return float(finfo("float16").smallest_subnormal) * units * steps, math.inf
 
 
 def _is_within(bounds: tuple[float, float], largest: float) -> bool:
@@ -103,19 +158,24 @@ def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode) -> None:
     lost_db = lost_to_scales(x, q, encode)
     if not exceeds_scales(lost_db):
         return
-    replacement = keeping_scheme(q.scheme, q.recipe)
+    largest = block_amax(x if x.ndim > 1 else x[None])
+    # No scheme keeps what only float64 holds.
+    is_single = _LEAST_SINGLE <= largest <= float(finfo("float32").max)
+    replacement = keeping_scheme(q.scheme, q.recipe) if is_single else None
     advice = (
         ""
         if replacement is None
         else f"; scheme={replacement[0]!r}, recipe={replacement[1]!r} keeps them"
     )
     amount = f"{lost_db:.1f} dB" if math.isfinite(lost_db) else "all values"
-    use = f"stores in {q.scale.dtype.name}"
-    if views_of(q).storage.inner:
-        use = f"multiplies in {x.dtype.name}"
+    scale_format = finfo(format_of_bytes(q.scale.dtype, views_of(q).scheme) or q.scale.dtype)
+    use = f"recipe={q.recipe!r} stores in {scale_format.name}"
+    if type_of_scheme(q.scheme) is not None:
+        use = "llama.cpp stores in float16"
+    elif views_of(q).storage.inner:
+        use = f"recipe={q.recipe!r} multiplies in {x.dtype.name}"
     warnings.warn(
-        f"x has scales of {q.scheme} beyond what recipe={q.recipe!r} {use}, which costs "
-        f"{amount}{advice}.",
+        f"x has scales of {q.scheme} beyond what {use}, which costs {amount}{advice}.",
         RuntimeWarning,
         stacklevel=3,
     )

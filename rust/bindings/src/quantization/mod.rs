@@ -599,7 +599,7 @@ pub(crate) fn block_amax(
 #[pyfunction]
 #[pyo3(signature = (amax, *, recipe, dtype, global_max=None))]
 pub(crate) fn global_scale(
-    amax: f32,
+    amax: f64,
     recipe: &str,
     dtype: &Bound<'_, PyAny>,
     global_max: Option<f32>,

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+use crate::cpu::DefaultEnvironment;
 use crate::report::CastReport;
 
 /// Where two arrays differ, and by how much.
@@ -91,9 +92,12 @@ pub(super) fn first_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 /// Takes the larger of two numbers with their indices; of equal ones that with the smaller index.
 pub(super) fn raise<T: PartialOrd>(largest: &mut Option<(T, u64)>, more: Option<(T, u64)>) {
     let Some(more) = more else { return };
-    let stays = largest
-        .as_ref()
-        .is_some_and(|largest| largest.0 > more.0 || (largest.0 == more.0 && largest.1 < more.1));
+    // Subnormal numbers are not zero, whatever the environment of the thread.
+    let stays = DefaultEnvironment::compute((&*largest, &more), |(largest, more)| {
+        largest
+            .as_ref()
+            .is_some_and(|largest| largest.0 > more.0 || (largest.0 == more.0 && largest.1 < more.1))
+    });
     if !stays {
         *largest = Some(more);
     }

@@ -233,13 +233,13 @@ impl Recipe {
 pub(super) const GLOBAL_MAX: f32 = 448.0;
 
 /// Returns the second-level scale of NVFP4 for the largest magnitude of a weight, as a recipe computes it: the factor
-/// of block scales, or what compressed-tensors divides them by.
+/// of block scales, or what compressed-tensors divides them by. The magnitude is rounded to float32.
 ///
 /// # Errors
 /// [`Error::UnknownOption`] for a recipe without one.
-pub fn global_scale(amax: f32, recipe: &str, weight: Format, global_max: Option<f32>) -> Result<f32, Error> {
+pub fn global_scale(amax: f64, recipe: &str, weight: Format, global_max: Option<f32>) -> Result<f32, Error> {
     DefaultEnvironment::compute((amax, global_max.unwrap_or(GLOBAL_MAX)), |(amax, global_max)| {
         let recipe = Recipe::find(Some(recipe), Family::TwoLevel, "nvfp4")?;
-        (recipe.steps.global_scale)(amax, global_max * 6.0, weight)
+        (recipe.steps.global_scale)(amax as f32, global_max * 6.0, weight)
     })
 }

@@ -8,7 +8,7 @@ use super::encode::{BlockEncoder, Encoded, Encoding, encode};
 use super::rows::Array;
 use super::work::Extent;
 use crate::compare::{self, Comparison, Steps};
-use crate::cpu::Level;
+use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::exec::buffers::with_buffers;
 use crate::format::Format;
@@ -55,6 +55,7 @@ pub unsafe fn compare_stored(
     encoding: Option<&Encoding>,
     measures: bool,
 ) -> Result<StoredComparison, Error> {
+    let _environment = DefaultEnvironment::enter();
     let tall = encoding.map_or(1, |encoding| encoding.block.0).max(decoding.block.0);
     let [rows, columns] = x.shape[..] else {
         let message = format!("x has shape {:?}; give a matrix, which has rows and columns.", x.shape);

@@ -5,6 +5,7 @@
 use std::ops::AddAssign;
 
 use super::square_sum::SquareSum;
+use crate::cpu::DefaultEnvironment;
 
 /// Counts and errors of one cast, or of several merged by `+=`.
 ///
@@ -102,7 +103,7 @@ impl CastReport {
         if self.signal.is_empty() {
             return f64::NAN;
         }
-        10.0 * (self.signal.log10() - self.noise.log10())
+        DefaultEnvironment::compute(self, |this| 10.0 * (this.signal.log10() - this.noise.log10()))
     }
 
     /// Root of the mean squared error of the sources that are finite; infinite if an error is.
@@ -111,7 +112,8 @@ impl CastReport {
         if self.max_abs_error == f64::INFINITY {
             return f64::INFINITY;
         }
-        self.noise.root_mean((self.count - self.nan_in - self.inf_in).max(1))
+        let count = (self.count - self.nan_in - self.inf_in).max(1);
+        DefaultEnvironment::compute(&self.noise, |noise| noise.root_mean(count))
     }
 
     /// Adds a report so many times.
@@ -126,12 +128,19 @@ impl CastReport {
         self.nan_out += other.nan_out * times;
         self.inf_in += other.inf_in * times;
         self.zero_in += other.zero_in * times;
-        self.amax = self.amax.max(other.amax);
-        self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
-        self.max_abs_error = self.max_abs_error.max(other.max_abs_error);
-        self.max_rel_error = self.max_rel_error.max(other.max_rel_error);
+        self.include_extremes(other);
         self.signal.add_times(&other.signal, times);
         self.noise.add_times(&other.noise, times);
+    }
+
+    /// Widens the extremes by those of another report, which may be subnormal.
+    fn include_extremes(&mut self, other: &Self) {
+        DefaultEnvironment::compute((self, other), |(this, other)| {
+            this.amax = this.amax.max(other.amax);
+            this.amin_nonzero = smallest_nonzero(this.amin_nonzero, other.amin_nonzero);
+            this.max_abs_error = this.max_abs_error.max(other.max_abs_error);
+            this.max_rel_error = this.max_rel_error.max(other.max_rel_error);
+        });
     }
 }
 
@@ -153,10 +162,7 @@ impl AddAssign<&Self> for CastReport {
         self.nan_out += other.nan_out;
         self.inf_in += other.inf_in;
         self.zero_in += other.zero_in;
-        self.amax = self.amax.max(other.amax);
-        self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
-        self.max_abs_error = self.max_abs_error.max(other.max_abs_error);
-        self.max_rel_error = self.max_rel_error.max(other.max_rel_error);
+        self.include_extremes(other);
         self.signal += &other.signal;
         self.noise += &other.noise;
     }

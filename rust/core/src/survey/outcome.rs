@@ -5,6 +5,7 @@
 use std::ops::AddAssign;
 
 use super::sorted_map::SortedMap;
+use crate::cpu::DefaultEnvironment;
 
 /// Binades below the binade of the maximum of a block that have cells of their own; all elements below are in the last.
 pub const DEPTH: usize = 64;
@@ -210,8 +211,10 @@ impl Magnitudes {
         self.zeros += other.zeros;
         self.infinities += other.infinities;
         self.nans += other.nans;
-        self.include(other.smallest);
-        self.include(other.largest);
+        DefaultEnvironment::compute((&mut *self, other), |(this, other)| {
+            this.include(other.smallest);
+            this.include(other.largest);
+        });
         for (&exponent, cell) in other.binades.iter() {
             self.binades.entry(exponent).add(*cell);
         }

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, report_losses
+from castwise._core import CastReport, block_amax, report_losses, restore_report
 from castwise.checkpoint._errors import LEAVE, CheckpointError
 from castwise.checkpoint.results.report import Report, WeightedReport
+from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_block_type
 from castwise.quantization.producers.block_types import (
     BLOCK_TYPES,
     BeyondFloat16Error,
@@ -56,9 +57,23 @@ def encode_rows(
         ) from error
     values = decode_type(blocks, scheme.upper()).reshape(array.shape)
     report = report_losses(array, values)
+
+    def measure(near_one: NDArray[Any]) -> float:
+        _, report_near_one = encode_rows(near_one, name, first, encoding, numbers)
+        return math.nan if report_near_one is None else report_near_one.sqnr_db
+
+    if exceeds_scales(lost_to_block_type(array, scheme, report.sqnr_db, measure)):
+        report = add_saturated(report, report.count - report.zero_in)
     if is_weighted:
         return blocks, weighted_report(report, array, values, importance)
     return blocks, report
+
+
+def add_saturated(report: CastReport, count: int) -> CastReport:
+    """Return a report with another count of saturated values."""
+    counts, *sums = report.__reduce__()[1]
+    names = ("count", "exact", "overflowed", "saturated")
+    return restore_report([*counts[: len(names) - 1], count, *counts[len(names) :]], *sums)
 
 
 def weighted_report(

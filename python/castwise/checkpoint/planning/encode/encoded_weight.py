@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, report_losses, restore_report
+from castwise._core import CastReport, block_amax, report_losses
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning.derived_reader import (
     STACK_ELEMENTS,
@@ -29,6 +29,7 @@ from castwise.checkpoint.planning.derived_reader import (
     derived_info,
 )
 from castwise.checkpoint.planning.encode.blocks import (
+    add_saturated,
     blocks_of_row,
     check_finite,
     encode_rows,
@@ -264,16 +265,16 @@ class EncodedWeight:
         array = self._kind.stored_tensors.box(self.info.name, ranges)
         return array.reshape(array.shape[-2:])
 
-    def _arguments(self, shape: tuple[int, ...], factor: float = 1.0) -> dict[str, Any]:
-        """Return how a matrix is quantized as by the producer; `factor` is of its magnitudes."""
-        amax = self.group_amax() * factor if self._kind.needs_amax else None
+    def _arguments(self, shape: tuple[int, ...], exponent: int = 0) -> dict[str, Any]:
+        """Return how a matrix, times a power of two, is quantized as by the producer."""
+        amax = math.ldexp(self.group_amax(), exponent) if self._kind.needs_amax else None
         return {**_options(self.encoding, shape), "amax": amax, "threads": 1}
 
     def _quantize_scaled(
-        self, array: Array, factor: float, importance: Array | None = None
+        self, array: Array, exponent: int, importance: Array | None = None
     ) -> QuantizedArray:
-        """Quantize a matrix whose magnitudes are multiplied by a factor."""
-        return quantize_slab(array, **self._arguments(array.shape, factor), importance=importance)
+        """Quantize a matrix whose magnitudes are multiplied by a power of two."""
+        return quantize_slab(array, **self._arguments(array.shape, exponent), importance=importance)
 
     def _encode(
         self, parts: Mapping[str, _EncodedPart], ranges: Sequence[Range], importance: Array | None
@@ -297,7 +298,7 @@ class EncodedWeight:
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
             if exceeds_scales(lost_to_scales(array, q, quantize)):
-                report = _add_saturated(report, report.count - report.zero_in)
+                report = add_saturated(report, report.count - report.zero_in)
             whole = report
             if is_weighted:
                 axis = -2 if self.encoding.written.is_transposed else -1
@@ -419,9 +420,3 @@ def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
     """Compare each array of a stack with what it is decoded to."""
     values = decode_array(q, measured_dtype(stack.dtype), arithmetic="peer", threads=1)
     return [*map(report_losses, stack, values.reshape(stack.shape))]
-
-
-def _add_saturated(report: CastReport, count: int) -> CastReport:
-    counts, *sums = report.__reduce__()[1]
-    names = ("count", "exact", "overflowed", "saturated")
-    return restore_report([*counts[: len(names) - 1], count, *counts[len(names) :]], *sums)

@@ -23,6 +23,7 @@ use decoder::Decoder;
 pub use operands::{Decoding, GlobalUse, Meaning};
 
 use super::rows::Array;
+use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 
 /// Decodes into floats of any format and strides.
@@ -55,6 +56,8 @@ impl BlockDecoder {
     /// # Safety
     /// As for [`decode`], of what is read.
     pub unsafe fn new(decoding: Decoding, out: &Array) -> Result<Self, Error> {
+        // A plan computes too, such as with code maps.
+        let _environment = DefaultEnvironment::enter();
         // SAFETY: passed on.
         Ok(Self(unsafe {
             if decoding.exact {
@@ -90,6 +93,8 @@ impl BlockDecoder {
     /// # Safety
     /// As for [`decode`].
     pub unsafe fn decode(&mut self, out: *mut u8, threads: usize) -> Result<(), Error> {
+        // Scales of one array are multiplied here.
+        let _environment = DefaultEnvironment::enter();
         // SAFETY: passed on.
         unsafe {
             match &mut self.0 {

@@ -158,7 +158,7 @@ impl<T: Real> Encoder<T> {
         };
         // The element that is not finite is found later.
         let amax = if amax.is_finite() { amax } else { 1.0 };
-        let scale = global_scale(amax as f32, self.scales.recipe.name, self.x.format, self.global_max)?;
+        let scale = global_scale(amax, self.scales.recipe.name, self.x.format, self.global_max)?;
         self.scales.array_amax = Some(amax);
         self.scales.global.fill(T::from_f32(scale));
         // SAFETY: the caller's promise.

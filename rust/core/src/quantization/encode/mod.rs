@@ -57,6 +57,8 @@ use crate::error::Error;
 /// The elements of `x`, of the global scale and of importance are readable, those of the other arrays writable;
 /// what is written overlaps neither itself nor anything else.
 pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<BlockEncoder, Error> {
+    // A plan computes too: with global scales, and what a search compares with.
+    let _environment = DefaultEnvironment::enter();
     // SAFETY: passed on.
     unsafe {
         // An error would name other indices than the caller's.
@@ -114,8 +116,6 @@ impl BlockEncoder {
         };
         let scheme = encoding.scheme;
         let recipe = Recipe::find(encoding.recipe.as_deref(), scheme.family, scheme.name)?;
-        // What a search compares with is computed here.
-        let _environment = DefaultEnvironment::enter();
         // SAFETY: passed on.
         Ok(Self(unsafe {
             if spec.fits_in(&single()) {
@@ -163,6 +163,7 @@ impl BlockEncoder {
         global: Option<*mut f32>,
         threads: usize,
     ) -> Result<(), Error> {
+        let _environment = DefaultEnvironment::enter();
         // SAFETY: passed on.
         unsafe {
             match &mut self.0 {
