@@ -341,12 +341,22 @@ def _plain_recipes(
             block = stored_block[0], stored_block[1]
         if block == row.block or not min(row.block):
             block = None
-        producers = sorted(row.recipes, key=lambda producer: producer not in likely)
+        # Who writes a scheme goes before others, but where producers have rules of their own.
+        writers = row.recipes if is_power(row.scale) else _writers(row.name)
+        producers = sorted(
+            row.recipes, key=lambda producer: (producer not in likely, producer not in writers)
+        )
         yield from _of_scheme(row, block, producers, is_stored=kind is not None)
     if kind is None:  # producers write blocks that are not those of the scheme
         for form in WRITTEN:
             if form.block is not None:
                 yield SchemeRecipe(form.scheme, form.recipe, form.block)
+
+
+@cache
+def _writers(scheme: str) -> frozenset[str]:
+    """Return the producers as which castwise writes a scheme."""
+    return frozenset(row.recipe for row in WRITTEN if row.scheme == scheme)
 
 
 @cache

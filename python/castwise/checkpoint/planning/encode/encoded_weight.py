@@ -227,7 +227,7 @@ class EncodedWeight:
         if not rows:
             counts = {name: math.prod(part.shape) for name, part in parts.items()}
             zeros = np.zeros((self._kind.step, self._kind.columns), self._kind.dtype)
-            q = partial(self._quantize_scaled, zeros, 1.0)
+            q = partial(self._quantize_scaled, zeros, 0)
             yield WeightSlab(counts, lambda: (_take_parts(parts, q()), None))
             return
         step, by_rows, counts = self._kind.step, dict(rows), {}
