@@ -90,7 +90,7 @@ def cast_module(
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         A dtype (also torch's), or a policy, whose variable dtype is used, for all; a
         `DTypePolicyMap`, whose keys are paths of modules; or a mapping of regular expressions to
-        dtypes, whose keys are names of parameters and buffers (r"encoder\..*\.weight"), else of
+        dtypes, whose keys are names of parameters and buffers (r"encoder\..*"), else of
         the modules that have them. Keys are torch's names, with dots, or castwise's paths, with
         "/", if any key has one; with or without the names that torch.compile, DataParallel and the
         like add. ``"default"`` is for names that no key matches, ``"keep"`` changes
@@ -98,7 +98,8 @@ def cast_module(
         name of one.
     inputs : bool
         True: each module that has floating parameters casts its floating inputs to their dtype, by
-        a hook that copies and files of the model have as well. False: calls stay as they are, and
+        a hook that copies and files of the model have as well. torch's own modules compute with one
+        dtype: let a key match the weight and the bias of a module. False: calls stay as they are, and
         run in an `autocast` where parameters are stored in a dtype that torch does not compute in.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``threads``, as in

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from castwise.checkpoint._errors import CheckpointError
+
 if sys.platform != "win32":
     import fcntl
 
@@ -42,9 +44,7 @@ class TemporaryName:
 
     def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
         self._path = path
-        self._temporary = path.with_name(
-            f"{_prefix(path)}{os.urandom(_TOKEN_BYTES).hex()}{_SUFFIX}"
-        )
+        self._temporary = _beside(path, os.urandom(_TOKEN_BYTES).hex())
         # Asked at the end if a resumable folder stays; None: it is another's
         self._is_kept = is_kept
         if is_kept is not None:
@@ -165,14 +165,23 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _beside(path: Path, token: str) -> Path:
+    """Return a temporary name in the folder of a path."""
+    if not path.name:  # the root of a disk
+        raise CheckpointError(
+            f"{path} names no file or folder; give a path such as {path / 'model'}"
+        )
+    return path.with_name(f"{_prefix(path)}{token}{_SUFFIX}")
+
+
 def resumable_name(path: Path) -> Path:
     """Return the temporary name of a folder that another run can go on with."""
-    return path.with_name(f"{_prefix(path)}resumable{_SUFFIX}")
+    return _beside(path, "resumable")
 
 
 def parts_name(path: Path) -> Path:
     """Return the name of the folder into which the parts of a conversion are written."""
-    return path.with_name(f"{_prefix(path)}parts{_SUFFIX}")
+    return _beside(path, "parts")
 
 
 def aside(temporary: Path) -> Path:

@@ -69,6 +69,11 @@ def check_float(
     except TypeError:
         is_float = False
     if not is_float:
+        if dtype == np.dtype(object):
+            raise TypeError(
+                f"{name} is no array of numbers; give an array of a real float dtype, one for each "
+                "weight of a model."
+            )
         raise TypeError(f"{name} has dtype {dtype}; give an array of a real float dtype.")
     if not shape:
         raise shape_error(f"{name} has no axes; reshape it to (1,).")
