@@ -99,8 +99,9 @@ def cast_module(
     inputs : bool
         True: each module that has floating parameters casts its floating inputs to their dtype, by
         a hook that copies and files of the model have as well. torch's own modules compute with one
-        dtype: let a key match the weight and the bias of a module. False: calls stay as they are, and
-        run in an `autocast` where parameters are stored in a dtype that torch does not compute in.
+        dtype: let a key match the weight and the bias of a module. False: calls stay as they are,
+        and run in an `autocast` where parameters are stored in a dtype that torch does not compute
+        in.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``threads``, as in
         `castwise.cast_tree`. Nothing is changed if one tensor cannot be cast with them.

@@ -168,9 +168,8 @@ def remove_folder(path: Path) -> None:
 def _beside(path: Path, token: str) -> Path:
     """Return a temporary name in the folder of a path."""
     if not path.name:  # the root of a disk
-        raise CheckpointError(
-            f"{path} names no file or folder; give a path such as {path / 'model'}"
-        )
+        path_below = path / "model"
+        raise CheckpointError(f"{path} names no file or folder; give a path such as {path_below}")
     return path.with_name(f"{_prefix(path)}{token}{_SUFFIX}")
 
 
