@@ -59,7 +59,7 @@ enum Fault<'a, 'py> {
 
 impl<'a, 'py> CastOptions<'a, 'py> {
     /// Reads them, if they are valid and no seed has to be drawn.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn known(self) -> Option<Options> {
         match self.read() {
             Ok((options, false)) => Some(options),

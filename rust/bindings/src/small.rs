@@ -36,7 +36,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Reads rounding, overflow, nan, scale, seed, order and copy as given; `None` for invalid ones too.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(given: [Option<Borrowed<'_, '_, PyAny>>; 7]) -> Option<Self> {
         let [rounding, overflow, nan, scale, seed, order, copy] = given;
         let (rounding, seed) = (unless_none(rounding), unless_none(seed));

@@ -79,6 +79,7 @@ impl<'py> Arguments<'_, 'py> {
 
     /// Returns the value of each parameter, of which the first `positions` may be given by position; `None` if a name is
     /// not among them, or something is given twice.
+    #[inline(always)]
     pub(crate) fn read<const N: usize>(
         &self,
         parameters: &Names<N>,

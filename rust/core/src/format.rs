@@ -298,6 +298,7 @@ impl Format {
 
     /// Bytes of one element in memory, as numpy and `ml_dtypes` store it.
     #[must_use]
+    #[inline(always)]
     pub const fn item_size(self) -> usize {
         (self.row().bits as usize).div_ceil(8)
     }

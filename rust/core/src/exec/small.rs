@@ -50,7 +50,6 @@ pub unsafe fn cast_small(
 ///
 /// # Safety
 /// `count` elements are readable at the source and writable at the target, which do not overlap.
-#[inline]
 pub unsafe fn cast_few(
     (source, source_format): (*const u8, Format),
     (target, target_format): (*mut u8, Format),
