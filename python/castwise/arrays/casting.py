@@ -231,7 +231,8 @@ class Walk:
                 dtype = array_dtype(leaf)
                 is_array, floating = dtype is not None, dtype is not None and is_floating(dtype)
                 if not is_array and is_keras_layer(type(leaf)):
-                    cast(leaf, np.float32)  # which refuses it, with the remedy
+                    layer: Any = leaf
+                    cast(layer, np.float32)  # which refuses it, with the remedy
         except (TypeError, ValueError, OverflowError) as error:
             raise_at(path, error)
         if adapter is not None and children is not None:

@@ -214,7 +214,7 @@ def _predict_cast(
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.lost) else totals.noise)
+        _decibels(totals.signal, math.inf if round(totals.no_numbers) else totals.noise)
         if magnitudes.values is not None or _is_smooth(magnitudes)
         else None,
     )
@@ -261,7 +261,7 @@ class _Totals:
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
         self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
-        self.lost = self.signal = self.noise = 0.0
+        self.no_numbers = self.signal = self.noise = 0.0
 
     def _cast(self, values: _Column) -> _Column:
         """Cast values as the array would be, and the results to float64."""
@@ -279,17 +279,17 @@ class _Totals:
         step = _half_step(info)
         beyond = (products >= float(info.max) + step) | (products <= float(info.min) - step)
         beyond &= ~lost_part
-        wrapped = np.zeros_like(beyond)
+        wraparounds = np.zeros_like(beyond)
         if info.kind != "float" and beyond.any():
             # Of two neighbors beyond the range, a limit makes one number, and wrapping two.
             neighbors = values + np.copysign(1 / self._scale, values)
-            wrapped = beyond & (results != self._cast(neighbors))
+            wraparounds = beyond & (results != self._cast(neighbors))
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
         magnitude = np.abs(results)
-        self.lost += float(weights[lost_part].sum())
-        self.overflows += float(weights[lost_part | wrapped].sum())
-        self.saturations += float(weights[beyond & ~wrapped].sum())
+        self.no_numbers += float(weights[lost_part].sum())
+        self.overflows += float(weights[lost_part | wraparounds].sum())
+        self.saturations += float(weights[beyond & ~wraparounds].sum())
         self.underflows += float(weights[(results == 0) & ~beyond].sum())
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)

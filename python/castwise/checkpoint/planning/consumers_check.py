@@ -62,8 +62,8 @@ def check_consumers(
             lasting = [row for row in lasting if not _is_table(architecture, row.module)]
         if lasting:
             faults[name] = lasting
-        elif decoded := [row for row in problems if row.option == DECODED]:
-            _LOGGER.warning("%s: %s: %s", path, name, _text(decoded))
+        elif decoding := [row for row in problems if row.option == DECODED]:
+            _LOGGER.warning("%s: %s: %s", path, name, _text(decoding))
     problems_of_any = next(iter(checks.values()), [])
     if lacking := [problem for problem in problems_of_any if problem.is_lacking]:
         _LOGGER.warning("%s lacks weights, and the result will, too: %s", path, _text(lacking))

@@ -168,7 +168,7 @@ class DerivedCheckpoint:
                 if not tensor.is_derived
                 and tensor.info.kind == "float"
                 # Parts of quantized weights that are stored anew as they are.
-                and finfo(tensor.target or tensor.info.format).bits > BYTE_BITS
+                and finfo(tensor.target or str(tensor.info.format)).bits > BYTE_BITS
             )
             plain_format = formats.most_common(1)[0][0] if formats else None
             if (warning := loading_warning(self._recipe, schemes, plain_format)) is not None:

@@ -85,15 +85,15 @@ class Importance(Mapping[str, Any]):
             rows = _parsed(path)
             return cls(path, rows, rows.__getitem__)
         with open_checkpoint(path, decodes=True) as checkpoint:
-            stored = StoredTensors(checkpoint.shards)
+            tensors = StoredTensors(checkpoint.shards)
             if suffix == _NPZ:  # closed, it is not opened again
-                arrays = {name: stored.read(name) for name in stored}
+                arrays = {name: tensors.read(name) for name in tensors}
                 return cls(path, arrays, arrays.__getitem__)
             model, file = model_format(checkpoint.suffix), checkpoint.file
             if model is None or file is None:
-                return cls(path, stored, stored.read)
+                return cls(path, tensors, tensors.read)
             parts = model.mean_squares(file)
-            return cls(path, parts, partial(_means, path, stored, parts), is_by_channel=True)
+            return cls(path, parts, partial(_means, path, tensors, parts), is_by_channel=True)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  (of a file)
         if name not in self._names:
@@ -140,13 +140,13 @@ class Importance(Mapping[str, Any]):
 
 
 def _means(
-    path: Path, stored: StoredTensors, parts: Mapping[str, tuple[str, str]], name: str
+    path: Path, tensors: StoredTensors, parts: Mapping[str, tuple[str, str]], name: str
 ) -> NDArray[np.float32]:
     """Divide sums of squared inputs by their counts, as llama.cpp does; NaN where none is counted.
 
     `parts` names the tensors of sums and of counts, by the names of weights.
     """
-    sums, counts = (stored.read(part) for part in parts[name])
+    sums, counts = (tensors.read(part) for part in parts[name])
     subject = f"{path}: the importance of {name!r}"
     experts = len(sums) if sums.ndim == _MATRIX else 1
     is_stored_so = {sums.dtype, counts.dtype} == {np.dtype(np.float32)}

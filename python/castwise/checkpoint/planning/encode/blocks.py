@@ -59,8 +59,9 @@ def encode_rows(
     report = report_losses(array, values)
 
     def measure(near_one: NDArray[Any]) -> float:
-        _, report_near_one = encode_rows(near_one, name, first, encoding, numbers)
-        return math.nan if report_near_one is None else report_near_one.sqnr_db
+        blocks = encode_type(near_one, scheme.upper(), importance=numbers, scales=encoding.scales)
+        values = decode_type(blocks, scheme.upper())
+        return report_losses(near_one, values.reshape(near_one.shape)).sqnr_db
 
     if exceeds_scales(lost_to_block_type(array, scheme, report.sqnr_db, measure)):
         report = add_saturated(report, report.count - report.zero_in)
