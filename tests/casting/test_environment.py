@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import castwise
 import numpy as np
 import pytest
 import support
-from castwise import quantization
+from castwise import checkpoint, quantization
 from child_processes import in_a_child, run_program
 from float_environment import (
     DENORMALS_ARE_ZERO,
@@ -20,6 +22,7 @@ from float_environment import (
     mxcsr,
 )
 from oracle import FORMATS, Array, Format
+from safetensors.numpy import save_file
 from sources import all_codes, random_codes, sources_around
 from support import AVAILABLE, REAL, array_of
 from system_parts import need
@@ -120,6 +123,28 @@ def test_the_floating_point_environment_changes_no_quantized_array(
 
 
 @only_x86
+@pytest.mark.parametrize(
+    ("scheme", "recipe"), [("nvfp4", "compressed-tensors"), ("fp8_tensor", "modelopt")]
+)
+@pytest.mark.parametrize("environment", ["FTZ and DAZ", "round up"])
+def test_the_floating_point_environment_changes_no_quantized_file(
+    tmp_path: Path, scheme: Any, recipe: Any, environment: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    weight = (np.random.default_rng(1).standard_normal((32, 256)) * 1e-42).astype(np.float32)
+    save_file({"q_proj.weight": weight}, tmp_path / "model" / "model.safetensors")
+    (tmp_path / "model" / "config.json").write_text("{}")
+
+    def written(name: str) -> bytes:
+        checkpoint.quantize_file(tmp_path / "model", tmp_path / name, scheme, recipe=recipe)
+        return (tmp_path / name / "model.safetensors").read_bytes()
+
+    before = written("default")
+    with mxcsr(ENVIRONMENTS[environment]):
+        assert written("other") == before
+
+
+@only_x86
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_the_floating_point_environment_changes_no_comparison(environment: str) -> None:
     x = np.random.default_rng(1).standard_normal((32, 256)) * 1e-310
@@ -131,8 +156,8 @@ def test_the_floating_point_environment_changes_no_comparison(environment: str) 
     before = found()
     with mxcsr(ENVIRONMENTS[environment]):
         comparison = castwise.compare(x, y)
-        survey = castwise.survey(x)
-    assert (comparison, survey.to_dict()) == before
+        survey = castwise.survey(x).to_dict()
+    assert (comparison, survey) == before
 
 
 @only_x86

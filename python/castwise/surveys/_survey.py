@@ -10,7 +10,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from castwise._core import SurveyTables, finfo, formats, restore_survey, sum_surveys, survey_array
+from castwise._core import (
+    SurveyTables,
+    finfo,
+    formats,
+    in_default_environment,
+    restore_survey,
+    sum_surveys,
+    survey_array,
+)
 from castwise._numbers import is_integer
 from castwise._options import Overflow, Recipe, Scales
 from castwise.rendering import Rendered
@@ -25,6 +33,11 @@ SCHEMA = 2  # the version of what `Survey.to_dict` returns
 _LITTLE_USED = frozenset(("fnuz", "exponent-only"))
 _PICTURED_BITS = 16
 """Bits of the formats whose ranges are drawn below a survey, at most."""
+
+
+def _hex(magnitude: float) -> str:
+    """Return a float as text; a process may take subnormal numbers for 0."""
+    return str(in_default_environment(float.hex, magnitude))
 
 
 @contextmanager
@@ -138,9 +151,9 @@ class Survey(Rendered):
 
         Magnitudes are taken to lie in a binade as its count and its sum of squares say. For normal,
         Laplace and t distributions and 10,000 elements or more, the ratio of signal to noise is
-        within 0.5 dB of what is measured. Of at most 128 different magnitudes, casts to signed
-        formats are predicted exactly. A survey counts no signs: half of the elements are taken to
-        be negative, which formats without a sign do not hold. Numbers that bfloat16 or float16
+        within 0.5 dB of what is measured. Of at most 128 different magnitudes, casts to floats
+        with a sign are predicted exactly. A survey counts no signs: half of the elements are taken
+        to be negative, which formats without a sign do not hold. Numbers that bfloat16 or float16
         holds are taken for weights of that dtype.
 
         The ratio is None where such a density tells too little: a scheme of few different
@@ -208,10 +221,10 @@ class Survey(Rendered):
         return {
             "schema": SCHEMA,
             "counts": list(counts),
-            "magnitudes": [magnitude.hex() for magnitude in magnitudes],
+            "magnitudes": [_hex(magnitude) for magnitude in magnitudes],
             "binades": [list(cell) for cell in binades],
             "significant_bits": [list(pair) for pair in significant_bits],
-            "values": None if values is None else [[row.hex(), count] for row, count in values],
+            "values": None if values is None else [[_hex(row), count] for row, count in values],
             "blocks": [
                 [[eighth, blocks, [list(cell) for cell in cells]] for eighth, blocks, cells in rows]
                 for rows in tables

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::operands::refuse;
 use super::source::{Elements, Source, TRANSPOSED_ROWS, bits_of, of_bf16};
-use crate::cpu::Level;
+use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::kernels::tile::TILE;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE};
@@ -289,6 +289,8 @@ pub unsafe fn block_amax(x: &Array, threads: usize) -> Result<f64, Error> {
     if x.format.float().is_none() {
         return refuse(format!("x has dtype {}; use a real float.", x.format.name()));
     }
+    // Magnitudes of threads are compared here, subnormal ones too.
+    let _environment = DefaultEnvironment::enter();
     // SAFETY: passed on.
     unsafe {
         if x.format.float().is_some_and(|spec| spec.fits_in(&single())) {
@@ -307,7 +309,8 @@ unsafe fn largest_of<T: Real>(x: &Array, threads: usize) -> Result<f64, Error> {
     let tile = (TILE, if source.transposes { TRANSPOSED_ROWS } else { 1 });
     let bytes = extent.columns * x.format.item_size();
     // SAFETY: the caller's promise.
-    Ok(unsafe { run_items(&ArrayAmax { source }, &extent, tile, bytes, threads) }.to_f64())
+    let amax = unsafe { run_items(&ArrayAmax { source }, &extent, tile, bytes, threads) };
+    Ok(DefaultEnvironment::compute(amax, T::to_f64))
 }
 
 /// Finds the largest magnitude of an array.
