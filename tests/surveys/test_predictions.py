@@ -249,6 +249,13 @@ def test_numbers_that_are_not_finite_are_shown(
     assert decision in prediction._repr_html_()
 
 
+def test_numbers_below_the_range_of_a_format_without_a_sign() -> None:
+    x = np.array([1.0, -1.0] * 100)
+    _, report = castwise.cast(x, "float8_e8m0fnu", overflow="saturate", report=True)
+    prediction = castwise.survey(x).predict("float8_e8m0fnu", overflow="saturate")
+    assert prediction.saturated == report.saturated == 100
+
+
 def test_overflow() -> None:
     survey = castwise.survey([1.0, 1000.0])
     assert survey.predict("float8_e4m3fn").sqnr_db == -math.inf

@@ -277,7 +277,8 @@ class _Totals:
         lost_part = ~np.isfinite(results)
         # A number that rounds to the largest value from within half a step is not beyond the range.
         step = _half_step(info)
-        beyond = (products >= float(info.max) + step) | (products <= float(info.min) - step)
+        lower_step = step if info.kind != "float" or float(info.min) < 0 else 0.0
+        beyond = (products >= float(info.max) + step) | (products <= float(info.min) - lower_step)
         beyond &= ~lost_part
         wraparounds = np.zeros_like(beyond)
         if info.kind != "float" and beyond.any():
