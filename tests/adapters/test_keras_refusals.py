@@ -224,3 +224,6 @@ def test_a_tree_with_a_model_names_what_casts_models(library: str) -> None:
     for tree in (model, {"model": model}, [model.layers[0]]):
         with pytest.raises(TypeError, match=r"castwise\.adapters\.\w+\.cast_m"):
             castwise.cast_tree(tree, "bfloat16")
+    kept = castwise.cast_tree({"model": model, "w": np.ones(2)}, {"model": "keep", ".*": "float16"})
+    assert kept["model"] is model
+    assert kept["w"].dtype == np.float16

@@ -231,8 +231,7 @@ class Walk:
                 dtype = array_dtype(leaf)
                 is_array, floating = dtype is not None, dtype is not None and is_floating(dtype)
                 if not is_array and is_keras_layer(type(leaf)):
-                    layer: Any = leaf
-                    cast(layer, np.float32)  # which refuses it, with the remedy
+                    self.check_layer(leaf, path)
         except (TypeError, ValueError, OverflowError) as error:
             raise_at(path, error)
         if adapter is not None and children is not None:
@@ -241,6 +240,14 @@ class Walk:
         # What no format describes, as jax's random keys, is cast only if a key of the map says so.
         every = has_format and not self.only_floating
         return self.array(leaf, path, floating or every) if is_array else leaf
+
+    def check_layer(self, layer: Any, path: str) -> None:  # noqa: ANN401  (of Keras)
+        """Refuse a layer that has a target, as `cast` does, with the remedy."""
+        target, key, _ = self.targets.decide(path, True)
+        if key is not None:
+            self.keys_used.add(key)
+        if target is not None:
+            cast(layer, np.float32)
 
     def array(self, array: object, path: str, by_default: bool) -> object:
         """Return the array, cast if it has a target: that of a key, or the default."""
