@@ -141,11 +141,14 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
     paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
     if worst.kind == "scale":
-        from castwise.quantization.arrays.scale_range import keeping_scheme  # noqa: PLC0415  (a cast has none)
+        from castwise.quantization.arrays.scale_range import (  # noqa: PLC0415  (a cast has none)
+            exceeds_float32,
+            keeping_scheme,
+        )
 
-        recipe = str(summary.options["recipe"])
+        recipe, largest = str(summary.options["recipe"]), getattr(row.report, "amax", 1.0)
         nearest_scheme = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
-        if nearest_scheme is None:
+        if nearest_scheme is None or exceeds_float32(row.source, largest):
             return None
         return (
             f"castwise quantize {paths} --scheme {nearest_scheme[0]} --recipe {recipe} --overwrite"

@@ -71,8 +71,8 @@ def check_float(
     if not is_float:
         if dtype == np.dtype(object):
             raise TypeError(
-                f"{name} is no array of numbers; give an array of a real float dtype, one for each "
-                "weight of a model."
+                f"{name} has dtype object, which holds no numbers; give an array of a real float "
+                "dtype, one for each weight of a model."
             )
         raise TypeError(f"{name} has dtype {dtype}; give an array of a real float dtype.")
     if not shape:

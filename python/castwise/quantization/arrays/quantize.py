@@ -22,6 +22,7 @@ from castwise._core import (
     encode_blocks,
     in_default_environment,
     read_array,
+    report_losses,
 )
 from castwise._core import global_scale as fit_global_scale
 from castwise._options import (
@@ -41,7 +42,7 @@ from castwise.quantization.arrays._arguments import (
     magnitude,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
-from castwise.quantization.arrays.scale_range import amax_bounds, warn_of_scales
+from castwise.quantization.arrays.scale_range import amax_bounds, amax_near_one, warn_of_scales
 from castwise.quantization.arrays.views import (
     Array,
     StoredArray,
@@ -193,7 +194,7 @@ def quantize(
             return _of_block_type(x, block_type, axis, options, threads, importance=weights)
 
         blocks = encode_blocks_of(array)
-        warn_of_scales(array, blocks, encode_blocks_of)
+        in_default_environment(warn_of_scales, array, blocks, encode_blocks_of, threads)
         return blocks
     request = (
         scheme,
@@ -214,10 +215,14 @@ def quantize(
     if plan.is_bounded:
 
         def encode(x: Array, exponent: int) -> QuantizedArray:
-            largest = None if amax is None else math.ldexp(amax, exponent)
-            return _encode(x, plan, largest, threads, weights)
+            return _encode(x, plan, amax_near_one(amax, exponent), threads, weights)
 
-        warn_of_scales(array, q, encode)
+        in_default_environment(warn_of_scales, array, q, encode, threads)
+    if amax is not None and q.global_scale is not None and not np.isfinite(q.global_scale).all():
+        raise ValueError(
+            f"amax={amax} is not valid for {scheme}: no float32 holds its global scale; divide x "
+            "and amax by a number."
+        )
     return q
 
 
@@ -630,25 +635,14 @@ def _with_amax(
             largest_value = block_amax(weight) if amax is None else amax
             # The core names a NaN or an infinity, with its index, or its block gets a scale of NaN.
             is_finite = math.isfinite(largest_value)
-            safe = largest_value if is_finite else _largest_finite(weight)
+            safe = largest_value if is_finite else report_losses(weight, weight).amax
             second = np.array(level_of(safe), np.float32)
-            if amax is not None and not np.isfinite(second):
-                raise ValueError(
-                    f"amax={amax} is not valid for {plan.scheme.name}: no float32 holds its "
-                    "global scale; give the largest magnitude of x, or divide x by a number."
-                )
         return {**options, "global_scale": second, "global_max": largest, "amax": safe}, second
     if plan.block == (0, 0):
         return {**options, "amax": _whole_amax(x, weight) if amax is None else amax}, None
     if amax is not None:
         raise ValueError(f"amax={amax} is not valid for {plan.scheme.name}, which has many scales.")
     return options, None
-
-
-def _largest_finite(x: Array) -> float:
-    """Return the largest magnitude of the finite elements; 0 if there is none."""
-    magnitudes = np.abs(x.astype(np.float64))
-    return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0))
 
 
 def core_encoding(
@@ -686,7 +680,7 @@ def core_encoding(
     encoding, second = in_default_environment(_with_amax, plan, plan.options, x, x, amax)
     if second is None or level is None:
         return encoding if second is level else False
-    return encoding if second == np.asarray(level, np.float32).reshape(()) else False
+    return encoding if _is_level(second, level) else False
 
 
 def has_level_of(
@@ -696,8 +690,13 @@ def has_level_of(
     rest = (-1, q.shape, dtype, True, options["scale_rule"], None, "raise", "amax", 0)
     plan = _known_plan(options["scheme"], options["recipe"], options["block"], *rest)
     nothing = np.empty(0, dtype)
-    _, level = _with_amax(plan, plan.options, nothing, nothing, amax)
-    return level is not None and level == np.asarray(q.global_scale, np.float32).reshape(())
+    _, level = in_default_environment(_with_amax, plan, plan.options, nothing, nothing, amax)
+    return level is not None and _is_level(level, q.global_scale)
+
+
+def _is_level(level: Array, stored_level: Array | None) -> bool:
+    """Return True if two global scales of a matrix have the same bits."""
+    return _have_same_bits(level.reshape(()), np.asarray(stored_level, np.float32).reshape(()))
 
 
 def _have_same_bits(one: Array | None, other: Array | None) -> bool:

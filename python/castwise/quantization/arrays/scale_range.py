@@ -26,7 +26,8 @@ Encode = Callable[[Array, int], QuantizedArray]
 _MOST_LOST_DB = 0.75
 # Below it MLX' steps of at least 1e-7, and Keras' addition of it, may say more than a block.
 _LEAST_AMAX = 1e-4
-_LEAST_SINGLE = float(finfo("float32").smallest_normal)
+# Numbers below two to this power are within float32.
+_MOST_EXPONENT = 127
 # K-quants: scales of 6 or 7 bits, with their sign, under one of float16. One of 32 units of the
 # last place is rounded by 1.6 % at most.
 _SUPER_BLOCK, _SCALE_CODES, _LEAST_UNITS = 256, 128, 32
@@ -37,9 +38,9 @@ def amax_bounds(
 ) -> tuple[float, float] | None:
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
 
-    None if there are none: powers of two and scales under a global one reach all magnitudes of
-    float32, and so does float32 where no step has a limit; float64 has others. Scales that are
-    multiplied in the weight's dtype are numbers of that, whatever they are stored in.
+    None if there are none: powers of two and scales under a global one reach magnitudes of float32
+    from 2^-120 on, and so does float32 where no step has a limit; float64 has others. Scales that
+    are multiplied in the weight's dtype are numbers of that, whatever they are stored in.
     """
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)
@@ -74,7 +75,9 @@ def amax_bounds(
     return low, high
 
 
-def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
+def lost_to_scales(
+    x: Array, q: QuantizedArray, encode: Encode, threads: int | None = None
+) -> float:
     """Return how many decibels less a quantized array keeps than that of the same at magnitude 1.
 
     0 if its largest magnitude is within the bounds, as that of nearly all weights is.
@@ -83,7 +86,8 @@ def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
     def decibels_near_one(near_one: Array, exponent: int) -> float:
         return _decibels(near_one, encode(near_one, exponent))
 
-    return _lost(x, _bounds_of(q, x.dtype), lambda: _decibels(x, q), decibels_near_one)
+    bounds = _bounds_of(q, x.dtype)
+    return _lost(x, bounds, lambda: _decibels(x, q), decibels_near_one, threads)
 
 
 def lost_to_block_type(
@@ -94,7 +98,20 @@ def lost_to_block_type(
     `measure` returns the ratio in decibels of another array.
     """
     bounds = _bounds_of_block_type(scheme)
-    return _lost(x, bounds, lambda: sqnr_db, lambda near_one, _: measure(near_one))
+    return _lost(x, bounds, lambda: sqnr_db, lambda near_one, _: measure(near_one), threads=1)
+
+
+def amax_near_one(amax: float | None, exponent: int) -> float | None:
+    """Return a largest magnitude times a power of two; None, the array's, if float32 lacks it."""
+    is_held = amax is not None and math.frexp(amax)[1] + exponent <= _MOST_EXPONENT
+    return math.ldexp(amax, exponent) if is_held and amax is not None else None
+
+
+def exceeds_float32(dtype: str, largest: float) -> bool:
+    """Return True if weights of a dtype have a largest magnitude that float32 does not hold."""
+    single = finfo("float32")
+    is_held = float(single.smallest_normal) <= largest <= float(single.max)
+    return not is_held and finfo(dtype).bits > single.bits
 
 
 def _lost(
@@ -102,9 +119,12 @@ def _lost(
     bounds: tuple[float, float] | None,
     decibels_of_array: Callable[[], float],
     decibels_near_one: Callable[[Array, int], float],
+    threads: int | None,
 ) -> float:
-    largest = block_amax(x if x.ndim > 1 else x[None]) if bounds is not None else math.nan
-    if bounds is None or not math.isfinite(largest) or _is_within(bounds, largest):
+    if bounds is None:
+        return 0.0
+    largest = block_amax(x if x.ndim > 1 else x[None], threads=threads)
+    if not math.isfinite(largest) or _is_within(bounds, largest):
         return 0.0
     # A power of two, by which all roundings but those of scales stay as they are.
     exponent = -math.frexp(largest)[1]
@@ -153,21 +173,27 @@ def exceeds_scales(lost_db: float) -> bool:
     return lost_db > _MOST_LOST_DB
 
 
-def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode) -> None:
+def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode, threads: int | None = None) -> None:
     """Warn if the scales of an array are beyond the range of their format."""
-    lost_db = lost_to_scales(x, q, encode)
+    lost_db = lost_to_scales(x, q, encode, threads)
     if not exceeds_scales(lost_db):
         return
-    largest = block_amax(x if x.ndim > 1 else x[None])
-    # No scheme keeps what only float64 holds.
-    is_single = _LEAST_SINGLE <= largest <= float(finfo("float32").max)
-    replacement = keeping_scheme(q.scheme, q.recipe) if is_single else None
+    cost = f"costs {lost_db:.1f} dB" if math.isfinite(lost_db) else "makes values infinite or NaN"
+    largest = block_amax(x if x.ndim > 1 else x[None], threads=threads)
+    if exceeds_float32(x.dtype.name, largest):
+        warnings.warn(
+            f"x has magnitudes that float32 does not hold, as which {q.scheme} is decoded, which "
+            f"{cost}; divide x by a number.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return
+    replacement = keeping_scheme(q.scheme, q.recipe)
     advice = (
         ""
         if replacement is None
         else f"; scheme={replacement[0]!r}, recipe={replacement[1]!r} keeps them"
     )
-    amount = f"{lost_db:.1f} dB" if math.isfinite(lost_db) else "all values"
     scale_format = finfo(format_of_bytes(q.scale.dtype, views_of(q).scheme) or q.scale.dtype)
     use = f"recipe={q.recipe!r} stores in {scale_format.name}"
     if type_of_scheme(q.scheme) is not None:
@@ -175,7 +201,7 @@ def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode) -> None:
     elif views_of(q).storage.inner:
         use = f"recipe={q.recipe!r} multiplies in {x.dtype.name}"
     warnings.warn(
-        f"x has scales of {q.scheme} beyond what {use}, which costs {amount}{advice}.",
+        f"x has scales of {q.scheme} beyond what {use}, which {cost}{advice}.",
         RuntimeWarning,
         stacklevel=3,
     )

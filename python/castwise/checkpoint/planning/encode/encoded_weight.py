@@ -44,7 +44,12 @@ from castwise.quantization import QuantizedArray
 from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
-from castwise.quantization.arrays.scale_range import exceeds_scales, keep_all, lost_to_scales
+from castwise.quantization.arrays.scale_range import (
+    amax_near_one,
+    exceeds_scales,
+    keep_all,
+    lost_to_scales,
+)
 from castwise.quantization.arrays.views import views_of
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Encoding
@@ -267,7 +272,7 @@ class EncodedWeight:
 
     def _arguments(self, shape: tuple[int, ...], exponent: int = 0) -> dict[str, Any]:
         """Return how a matrix, times a power of two, is quantized as by the producer."""
-        amax = math.ldexp(self.group_amax(), exponent) if self._kind.needs_amax else None
+        amax = amax_near_one(self.group_amax(), exponent) if self._kind.needs_amax else None
         return {**_options(self.encoding, shape), "amax": amax, "threads": 1}
 
     def _quantize_scaled(
@@ -297,7 +302,7 @@ class EncodedWeight:
             report = report_losses(array, values)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
-            if exceeds_scales(lost_to_scales(array, q, quantize)):
+            if exceeds_scales(lost_to_scales(array, q, quantize, threads=1)):
                 report = add_saturated(report, report.count - report.zero_in)
             whole = report
             if is_weighted:
