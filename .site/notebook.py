@@ -13,6 +13,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import nbformat
@@ -62,12 +63,14 @@ def notebook(path: Path) -> NotebookNode:
 
 
 def absent_lines(page: NotebookNode, run: NotebookNode) -> Iterator[str]:
-    """Yield the lines of a page's outputs that a run did not print in this order."""
-    for stated, cell in zip(page.cells, run.cells, strict=True):
-        if stated.cell_type == "code" and stated.outputs:
-            texts = (out.text for out in cell.outputs if out.get("name") == "stdout")
+    """Yield of each output of a page the first line that a run did not print in this order."""
+    for cell, execution in zip(page.cells, run.cells, strict=True):
+        if cell.cell_type == "code" and cell.outputs:
+            texts = (out.text for out in execution.outputs if out.get("name") == "stdout")
             printed = iter("".join(texts).splitlines())
-            yield from (line for line in stated.outputs[0].text.splitlines() if line not in printed)
+            lines = cell.outputs[0].text.splitlines()
+            # The search for an absent line reads all lines, so that it cannot find later ones.
+            yield from islice((line for line in lines if line not in printed), 1)
 
 
 def write(path: Path, file: Path) -> None:

@@ -98,7 +98,8 @@ def make(folder: Path, shape: tuple[int, int]) -> Weights:
         checkpoint.save(folder / name, weights)
     for job in jobs():
         if job.name == "quantize":
-            run(folder, job, 1)
+            if run(folder, job, 1)[1] is None:
+                sys.exit(f"jobs.py: {job.name} {job.target} does not end with {job.code}")
             (folder / OUT).rename(folder / f"{job.target}.safetensors")
     return weights
 
@@ -107,8 +108,8 @@ def run(folder: Path, job: Job, threads: int) -> tuple[float, str | None]:
     """Run a job; returns its CPU seconds, and what it prints if it ends as it should."""
     (folder / OUT).unlink(missing_ok=True)
     arguments = [*CASTWISE, *job.arguments, "--threads", str(threads)]
-    seconds, done = cpu_seconds(arguments, folder)
-    return seconds, done.stdout if done.returncode == job.code else None
+    seconds, process = cpu_seconds(arguments, folder)
+    return seconds, process.stdout if process.returncode == job.code else None
 
 
 def is_right(folder: Path, job: Job, text: str, weights: Weights) -> bool:
@@ -146,23 +147,23 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         weights = make(folder, QUICK_SHAPE if options.quick else SHAPE)
         make(tiny, TINY_SHAPE)
         turns = range(1 if options.quick else options.repeats)
-        chosen = [job for job in jobs() if job.name in (options.jobs or job.name)]
-        starts = {job: min(run(tiny, job, options.threads)[0] for _ in turns) for job in chosen}
+        selection = [job for job in jobs() if job.name in options.jobs]
+        starts = {job: min(run(tiny, job, options.threads)[0] for _ in turns) for job in selection}
         copies: list[float] = []
-        seconds: dict[Job, list[float]] = {job: [] for job in chosen}
-        are_right = dict.fromkeys(chosen, True)
+        seconds: dict[Job, list[float]] = {job: [] for job in selection}
+        are_right = dict.fromkeys(selection, True)
         for turn in turns:
             (folder / OUT).unlink(missing_ok=True)
             copies.append(cpu_seconds(["cp", PLAIN, OUT], folder)[0])
-            for job in chosen:
-                taken, text = run(folder, job, options.threads)
-                seconds[job].append(taken)
+            for job in selection:
+                duration, text = run(folder, job, options.threads)
+                seconds[job].append(duration)
                 are_right[job] &= text is not None
                 if turn == 0 and text is not None:
                     are_right[job] = is_right(folder, job, text, weights)
         copy = min(copies)
         yield Row("cp", "bfloat16", copy, 1, 1, correct=True)
-        for job in chosen:
+        for job in selection:
             beyond = max(min(seconds[job]) - starts[job], 0)
             ratio = beyond / max(copy, 1e-9)
             yield Row(job.name, job.target, beyond, ratio, job.aim, are_right[job])
@@ -214,7 +215,10 @@ def main() -> int:
     parser = command.parser(__doc__ or "")
     memory = MEMORY if MEMORY.is_dir() else None
     parser.add_argument("--folder", type=Path, default=memory, help="where files are written")
-    parser.add_argument("--jobs", nargs="+", help="names of jobs (default: all)")
+    names = [*dict.fromkeys(job.name for job in jobs())]
+    parser.add_argument(
+        "--jobs", nargs="+", choices=names, default=names, help="names of jobs (default: all)"
+    )
     parser.set_defaults(threads=os.cpu_count() or 1, repeats=3)
     return command.carry_out(parser.parse_args(), Row, carry_out, line, tables)
 

@@ -83,16 +83,17 @@ def make(folder: Path, count: int) -> None:
     }
     checkpoint.save(folder / "plain.safetensors", weights)
     for name, options in (("fp8", FP8), ("fp4", NVFP4)):
-        run(folder, ("quantize", "plain", name, *options, "--exit-zero", "--quiet"))
+        if run(folder, ("quantize", "plain", name, *options, "--exit-zero", "--quiet"))[1]:
+            sys.exit(f"weights.py: quantize {name} does not end with 0")
 
 
 def run(folder: Path, arguments: Sequence[str]) -> tuple[float, int]:
     """Run a command; returns the seconds of all cores, and its exit code."""
     names = {name: f"{name}.safetensors" for name in ("plain", "fp8", "fp4", "out")}
     texts = (names.get(text, text) for text in arguments)
-    seconds, done = cpu_seconds([*CASTWISE, *texts], folder)
+    seconds, process = cpu_seconds([*CASTWISE, *texts], folder)
     (folder / names["out"]).unlink(missing_ok=True)
-    return seconds, done.returncode
+    return seconds, process.returncode
 
 
 def cpu_seconds(
@@ -100,7 +101,7 @@ def cpu_seconds(
 ) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Run a program in a folder; returns the seconds of all cores, and how it ended."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
+    process = subprocess.run(
         arguments,
         cwd=folder,
         env={**os.environ, "PYTHONPYCACHEPREFIX": COMPILED.name, "PYTHONDONTWRITEBYTECODE": ""},
@@ -110,7 +111,7 @@ def cpu_seconds(
         check=False,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, done
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, process
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
@@ -121,13 +122,13 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
             make(folder, count)
             turns = range(options.repeats)
             run(folder, ("--version",))
-            nothing = min(run(folder, ("--version",))[0] for _ in turns)
+            start = min(run(folder, ("--version",))[0] for _ in turns)
             for name, (code, arguments) in COMMANDS.items():
                 run(folder, arguments)  # compiles the modules
-                taken = [run(folder, arguments) for _ in turns]
-                seconds = min(each for each, _ in taken)
-                right = all(each == code for _, each in taken)
-                yield Row(name, count, seconds, 1000 * max(seconds - nothing, 0) / count, right)
+                results = [run(folder, arguments) for _ in turns]
+                seconds = min(duration for duration, _ in results)
+                right = all(exit_code == code for _, exit_code in results)
+                yield Row(name, count, seconds, 1000 * max(seconds - start, 0) / count, right)
         finally:
             shutil.rmtree(folder)
 
@@ -141,7 +142,7 @@ def line(row: Row) -> str:
 def tables(facts: command.Facts, rows: list[Row]) -> Iterator[tuple[str, str]]:
     """Yield the table of the README: a row for each command, a column for each number."""
     counts = sorted({row.weights for row in rows})
-    found = {(row.command, row.weights): row for row in rows}
+    table = {(row.command, row.weights): row for row in rows}
     lines = [
         f"CPU milliseconds for each weight of {SHAPE[0]}x{SHAPE[1]}. {facts['cpu']}, "
         f"{facts['cores']} cores, {facts['level']}; {facts['versions']}; {facts['date']}.",
@@ -150,7 +151,7 @@ def tables(facts: command.Facts, rows: list[Row]) -> Iterator[tuple[str, str]]:
         f"|---|{'--:|' * len(counts)}",
     ]
     for name in dict.fromkeys(row.command for row in rows):
-        cells = (f"{found[name, count].milliseconds:.3f}" for count in counts)
+        cells = (f"{table[name, count].milliseconds:.3f}" for count in counts)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     yield MARKER, "\n".join(lines)
 

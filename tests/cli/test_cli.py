@@ -547,6 +547,27 @@ def test_a_map_may_start_with_a_byte_order_mark(model: Path, tmp_path: Path) -> 
         run("cast", model, tmp_path / "out.npz", "--map", tmp_path / name, "--overwrite")
 
 
+def test_a_program_that_calls_the_command_line_keeps_its_garbage_collection() -> None:
+    program = """if True:
+        import gc, sys
+        from castwise.cli import main
+        for switch in (gc.enable, gc.disable):
+            switch()
+            is_enabled = gc.isenabled()
+            for word in ("--help", "no-command", "formats"):
+                sys.argv[1:] = [word]
+                count = gc.get_freeze_count()
+                try:
+                    assert main() == 0
+                    assert word == "formats"
+                except SystemExit:
+                    assert gc.get_freeze_count() <= count, word
+                assert gc.isenabled() is is_enabled, word
+    """
+    result = run_python("-c", program)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_interrupt_while_python_imports_ends_the_process(model: Path) -> None:
     """Each import stops at a module that interrupts the process itself.

@@ -6,6 +6,7 @@ were NaN and became numbers), 2 an error, 129 hung up, 130 interrupted, 141 whoe
 output has gone, 143 terminated.
 """
 
+import argparse
 import gc
 import logging
 import os
@@ -43,10 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare(is_process=arguments is None)
     try:
         words = sys.argv[1:] if arguments is None else arguments
-        options = parse_arguments(words)
-        if arguments is None:  # what was imported for them lives as long as the process
-            gc.freeze()
-            gc.enable()
+        options = _parse_for_process(words) if arguments is None else parse_arguments(words)
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
         if ERRORS:
@@ -62,13 +60,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _parse_for_process(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of the process, and import the modules of the command."""
+    # Of what is imported, nothing is collected: it lives as long as the process.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        options = parse_arguments(words)
+        gc.freeze()
+    finally:  # a program may catch the exit of `--help` and of a usage error
+        if is_collecting:
+            gc.enable()
+    return options
+
+
 def _prepare(*, is_process: bool) -> None:
     """Prepare the streams and signals of the process."""
     # Plans of many weights live as long as the command: to look through all of them again and again
     # for cycles took a third of its time. Young objects are looked through as often as before.
     # A program that calls `main` with arguments of its own keeps its settings.
     if is_process:
-        gc.disable()  # until the modules of the command are imported, of which nothing is collected
         gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTIONS)
         os.environ.setdefault(_HUB_VERBOSITY, "error")  # its library prints each attempt
     if sys.stderr is None:  # closed; print would turn to standard output

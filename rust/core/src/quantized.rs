@@ -97,8 +97,7 @@ pub fn quantize(tensor: &Tensor<'_>, scheme: &str, threads: usize) -> Result<Qua
         });
     }
     let recipe = scheme.recipes().next().unwrap_or_default();
-    let global_scale =
-        scheme.global_scale.then(|| quantization::global_scale(amax, recipe, format, None));
+    let global_scale = scheme.global_scale.then(|| quantization::global_scale(amax, recipe, format, None));
     let global_scale = global_scale.transpose()?;
     let mut level = global_scale.unwrap_or_default();
     let encoding = Encoding {

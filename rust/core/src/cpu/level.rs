@@ -211,14 +211,15 @@ impl Level {
         return [portable; InstructionSet::COUNT];
     }
 
-    /// Runs a kernel whose vectors have 256 bits, compiled for these at most.
+    /// Runs a safe kernel that computes with vectors of 256 bits, compiled for these at most.
     #[inline]
     pub(crate) fn run_narrow<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: a safe kernel has no requirements.
         unsafe { self.run_moves(kernel) }
     }
 
-    /// Runs a kernel that only moves bytes, compiled for 256-bit vectors at most: wider ones move them no faster.
+    /// Runs a kernel compiled for 256-bit vectors at most: one that only moves bytes, which wider vectors move no faster, or
+    /// one that computes with vectors of 256 bits, by [`Level::run_narrow`].
     ///
     /// # Safety
     /// As for the kernel's [`RawKernel::run`].

@@ -264,8 +264,9 @@ impl<P: ItemPass> Pass for Items<'_, P> {
     }
 }
 
-/// Runs a pass over all items, on at most so many threads. Items begin at a whole tile of so many columns and rows, and hold
-/// whole blocks of rows.
+/// Runs a pass over all items, on at most so many threads. Items begin at a whole tile of so many columns and rows. They hold
+/// whole blocks of rows. An only row of blocks is cut where it is one block, or would give an item more than [`MOST_WHOLE`]
+/// elements.
 ///
 /// # Safety
 /// As for [`ItemPass::process_item`], of all items.

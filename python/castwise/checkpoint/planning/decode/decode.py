@@ -70,7 +70,8 @@ from castwise.text.wording import parenthesis, setting
 _LOGGER = logging.getLogger(__name__)
 _IN_METADATA = "metadata"
 # Elements of a slab, whose memory is used again: that of larger ones goes back to the system.
-# Python takes 0.2 ms for each slab, and a comparison holds some slabs of each thread.
+# Python takes 0.2 ms for each slab, and a comparison holds some slabs of each thread. Each thread
+# adds some 4 MB to the peak of `dequantize`: that is 53 MB with 2 threads, and 78 MB with 8.
 _SLAB_ELEMENTS = 1 << 20
 
 

@@ -368,31 +368,35 @@ def _parts(
 ) -> tuple[_EncodedPart, ...]:
     """Return the parts of a matrix, from what a few rows of it become."""
     step = _step(encoding)
-    first = _quantize_zeros(encoding, dtype, step, columns)
-    double = _quantize_zeros(encoding, dtype, 2 * step, columns)
-    once, twice, rest = first.parts(), double.parts(), {}
+    step_array = _quantize_zeros(encoding, dtype, step, columns)
+    step_parts = step_array.parts()
+    pair_parts = _quantize_zeros(encoding, dtype, 2 * step, columns).parts()
+    remainder_parts = {}
     if rows % step:
-        rest = _quantize_zeros(encoding, dtype, rows % step, columns).parts()
-    views = replace(views_of(first), shape=(rows, columns))
+        remainder_parts = _quantize_zeros(encoding, dtype, rows % step, columns).parts()
+    views = replace(views_of(step_array), shape=(rows, columns))
     constants = {
         part.name: value
         for part in views.layout.parts
         if part.use == "marker" and (value := marker_of(views)) is not None
     }
     parts = []
-    for key, part in once.items():
+    for key, part in step_parts.items():
         row = format_of(part.dtype)
         assert row is not None, "of the table"  # noqa: S101
-        step_count = part.size if part.shape != twice[key].shape else 0
+        step_count = part.size if part.shape != pair_parts[key].shape else 0
         shape, value = part.shape, constants.get(key)
         if value is not None:
             shape, step_count = value.shape, 0
         elif step_count:
             shape = tuple(
-                two
-                if length == two
-                else rows // step * length + (rest[key].shape[axis] if rest else 0)
-                for axis, (length, two) in enumerate(zip(shape, twice[key].shape, strict=True))
+                length
+                if length == pair_length
+                else rows // step * length
+                + (remainder_parts[key].shape[axis] if remainder_parts else 0)
+                for axis, (length, pair_length) in enumerate(
+                    zip(shape, pair_parts[key].shape, strict=True)
+                )
             )
         elif row.kind != "float":  # the shape of the weight
             is_shape = part.tolist() == [step, columns]

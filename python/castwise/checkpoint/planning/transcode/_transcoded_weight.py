@@ -111,9 +111,9 @@ class TranscodedWeight:
         whole = plan.alike  # one of several has no index
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copies: set[str] = set()
-        # What makes its tensors, by name: of one that has the tensors of another once it is asked.
         # The keys of codes, scales and zero points that change.
         self._keys: dict[str, str] = {}
+        # What makes constants and single numbers, by the name of the tensor.
         self._single_slabs: dict[str, SingleSlabs] = {}
 
     def becomes(self, form: Views, stem: str) -> None:
