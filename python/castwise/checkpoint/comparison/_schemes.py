@@ -71,11 +71,19 @@ class SchemeProver:
     def likely(self, weight: QuantizedWeight | None) -> list[SchemeRecipe]:
         """Return the usual recipes that explained tensors before.
 
-        Those of the scheme of a weight come first, and of these those with shared scales.
+        Those of the scheme of a weight come first, of these those of its producers, and of these
+        those with shared scales.
         """
-        scheme = None if weight is None else weight.scheme
+        scheme, producers = (None, ()) if weight is None else (weight.scheme, weight.recipes)
         recipes = [recipe for recipe in self.recipes_found if recipe.cost == 1]
-        return sorted(recipes, key=lambda recipe: (recipe.scheme != scheme, not recipe.shares))
+        return sorted(
+            recipes,
+            key=lambda recipe: (
+                recipe.scheme != scheme,
+                recipe.producer not in producers,
+                not recipe.shares,
+            ),
+        )
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
         """Take note of what was found of a weight."""
