@@ -15,6 +15,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, TensorDiff
 from castwise.checkpoint.comparison._comparing import Comparing
+from castwise.checkpoint.comparison._schemes import SchemeSearch
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers.registry import CONVERTED_TO, TYPED, WRITTEN, find_recipe
@@ -434,6 +435,64 @@ def test_global_scales_of_large_weights(tmp_path: Path, recipe: Any, factor: flo
         assert explanation is not None
         assert explanation.every_element
         assert explanation.options["shares_global_scale"] == (tensor.name == names[1])
+
+
+@pytest.mark.parametrize("factor", [2, 0.999, 0, -1, 1e-30, np.inf, np.nan])
+@pytest.mark.parametrize("recipe", ["modelopt", "compressed-tensors"])
+def test_no_recipe_explains_a_global_scale_that_is_wrong(
+    tmp_path: Path, recipe: Any, factor: float
+) -> None:
+    """Not that of another producer either, whose codes and block scales are the same.
+
+    The weights around the wrong one are of the recipe that is named for them.
+    """
+    random = np.random.default_rng(8)
+    arrays = {
+        f"layers.{number}.mlp.down_proj.weight": random.standard_normal((128, 128)).astype(BF16)
+        for number in range(4)
+    }
+    source, out = tmp_path / "source.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, arrays)
+    checkpoint.quantize_file(source, out, "nvfp4", recipe=recipe)
+    stored = checkpoint.load(out)
+    end = {"modelopt": "weight_scale_2", "compressed-tensors": "weight_global_scale"}[recipe]
+    name = f"layers.1.mlp.down_proj.{end}"
+    stored[name] = (stored[name] * np.float32(factor)).astype(np.float32)
+    wrong = tmp_path / "wrong.safetensors"
+    checkpoint.save(wrong, stored, metadata=checkpoint.metadata(out))
+    recipes = {
+        tensor.name: tensor.explanation and tensor.explanation.options.get("recipe")
+        for tensor in checkpoint.diff(source, wrong).tensors
+    }
+    assert recipes == {name: None if "layers.1" in name else recipe for name in arrays}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scales"), [("modelopt", "amax"), ("modelopt", "best"), ("comfy", "amax")]
+)
+def test_a_search_of_one_weight_serves_those_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Any, scales: Any
+) -> None:
+    """Also where the core encodes no rows with a global scale that is stored."""
+    searches: list[object] = []
+    agreeing = SchemeSearch.agreeing
+
+    def count(search: SchemeSearch, **options: Any) -> Any:
+        searches.append(search)
+        return agreeing(search, **options)
+
+    monkeypatch.setattr(SchemeSearch, "agreeing", count)
+    random = np.random.default_rng(6)
+    source, out = tmp_path / "source.safetensors", tmp_path / "out.safetensors"
+    arrays = {
+        f"layers.{number}.mlp.down_proj.weight": random.standard_normal((512, 512)).astype(BF16)
+        for number in range(4)
+    }
+    checkpoint.save(source, arrays)
+    checkpoint.quantize_file(source, out, "nvfp4", recipe=recipe, scales=scales)
+    found = {(options["recipe"], options["scales"]) for options in explained(source, out)}
+    assert found == {(recipe, scales)}
+    assert len(searches) == 1
 
 
 def test_quantized_twice(tmp_path: Path) -> None:

@@ -348,10 +348,11 @@ class Comparing:
 
     def _count_same_bytes(self, pair: TensorPair, walk: PieceWalk, meter: ProgressMeter) -> int:
         """Return how many bytes of tensors in files are the same; 0 if they do not stand alike."""
-        located = self._original.read_into(pair.names[0]), self._copy.read_into(pair.names[1])
-        if located[0] is None or located[1] is None or located[0][0] != located[1][0]:
+        place = self._original.read_into(pair.names[0])
+        other_place = self._copy.read_into(pair.names[1])
+        if place is None or other_place is None or place[0] != other_place[0]:
             return 0
-        reads = [read for _, read in filter(None, located)]
+        reads = [place[1], other_place[1]]
         report = partial(meter.reaches, name=pair.names[0])
         return walk.count_same_bytes(reads, pair.nbytes, report)
 

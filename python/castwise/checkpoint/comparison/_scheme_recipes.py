@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from castwise._core import cast, finfo, formats
 from castwise._options import ScaleRule
 from castwise.checkpoint._tensors import numpy_dtype
+from castwise.checkpoint.comparison._transcodings import have_same_level
 from castwise.quantization import QuantizedArray, QuantizedWeight, Scheme, dequantize, schemes
 from castwise.quantization.arrays.quantize import quantize_slab
 from castwise.quantization.producers.block_types import (
@@ -129,10 +130,11 @@ class SchemeRecipe:
         shape: Sequence[int],
         # What is multiplied as another producer stores it; None for this one.
         form: QuantizedArray | None,
-    ) -> NDArray[Any]:
+    ) -> NDArray[Any] | None:
         """Return the decoded values of a matrix of whole blocks.
 
-        ValueError: the scheme cannot hold it.
+        None where another producer stores a global scale that is not the recipe's. ValueError: the
+        scheme cannot hold it.
         """
         if self.is_of_blocks:
             flat = matrix.reshape(-1, matrix.shape[-1])
@@ -149,9 +151,10 @@ class SchemeRecipe:
         array = self._quantize(rows, amax)
         if self.late is not None:
             return _with_late_scales(array, rows.shape, self.late, to).reshape(matrix.shape)
-        if form is not None:
-            array = multiplied_as(array, form)
-        return dequantize(array, numpy_dtype(to)).reshape(matrix.shape)
+        product = array if form is None else multiplied_as(array, form, of_zeros=amax == 0)
+        if product is None:
+            return None
+        return dequantize(product, numpy_dtype(to)).reshape(matrix.shape)
 
     @property
     def quantize_options(self) -> dict[str, Any] | None:
@@ -232,9 +235,16 @@ def _has_global_scale(scheme: str, producer: str) -> bool:
     return row.global_scale and has_global_scale(written_layout(producer, row, symmetric=True))
 
 
-def multiplied_as(array: QuantizedArray, form: QuantizedArray) -> QuantizedArray:
-    """Return codes and scales with the global scale of another array, multiplied as that is."""
+def multiplied_as(
+    array: QuantizedArray, form: QuantizedArray, *, of_zeros: bool
+) -> QuantizedArray | None:
+    """Return codes and scales with the global scale of another array, multiplied as that is.
+
+    None if the two multiply by different global scales: those of zeros may be any.
+    """
     if form.global_scale is not None and array.global_scale is not None:
+        if not (of_zeros or have_same_level(array, form)):
+            return None
         array = array._with(global_scale=np.asarray(form.global_scale).reshape(()))
     return array._with(layout=_layout_multiplied_as(array.layout, form.layout))
 

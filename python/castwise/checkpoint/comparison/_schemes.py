@@ -21,6 +21,7 @@ from castwise.checkpoint.comparison.explanations import (
     most_failing,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
+from castwise.quantization.arrays.comparison import can_keep_level
 from castwise.quantization.arrays.quantize import has_level_of
 
 # Elements of whole rows on which a recipe is tried at a time.
@@ -70,11 +71,19 @@ class SchemeProver:
     def likely(self, weight: QuantizedWeight | None) -> list[SchemeRecipe]:
         """Return the usual recipes that explained tensors before.
 
-        Those of the scheme of a weight come first, and of these those with shared scales.
+        Those of the scheme of a weight come first, of these those of its producers, and of these
+        those with shared scales.
         """
-        scheme = None if weight is None else weight.scheme
+        scheme, producers = (None, ()) if weight is None else (weight.scheme, weight.recipes)
         recipes = [recipe for recipe in self.recipes_found if recipe.cost == 1]
-        return sorted(recipes, key=lambda recipe: (recipe.scheme != scheme, not recipe.shares))
+        return sorted(
+            recipes,
+            key=lambda recipe: (
+                recipe.scheme != scheme,
+                recipe.producer not in producers,
+                not recipe.shares,
+            ),
+        )
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
         """Take note of what was found of a weight."""
@@ -176,12 +185,22 @@ class SchemeSearch:
         if weight is None or not recipe.has_global_scale or len(self.shape) != MATRIX:
             return False
         is_alone = all(replace(other, shares=recipe.shares) == recipe for other in likely)
-        return is_alone and recipe.scheme == weight.scheme and recipe.quantize_options is not None
+        options = recipe.quantize_options
+        if not is_alone or recipe.scheme != weight.scheme or options is None:
+            return False
+        form = self._stored_form()
+        return form is not None and can_keep_level(form, numpy_dtype(self.to), options)
+
+    def _stored_form(self) -> QuantizedArray | None:
+        """Return some rows of the second tensor as they are stored, which are read once."""
+        if not self._form:
+            self._form.append(self._read_form())
+        return self._form[0]
 
     def settle(self) -> None:
         """Decide on a trial with the stored global scale, after all elements were compared."""
         trial, self._trial = self._trial, None
-        form = self._read_form()
+        form = self._stored_form()
         if trial is None or trial.has_failed or form is None:
             return
         amax, amax_of_fused = self._read_amaxes()
@@ -276,9 +295,7 @@ class SchemeSearch:
         is_own = weight is None or (
             candidate.scheme == weight.scheme and candidate.producer in weight.recipes
         )
-        if not (is_own or self._form):
-            self._form.append(self._read_form())
-        form = None if is_own else self._form[0]
+        form = None if is_own else self._stored_form()
         try:
             amax = self.amax(candidate)
             return candidate.apply(matrix, self.to, amax, shape=self.shape, form=form)

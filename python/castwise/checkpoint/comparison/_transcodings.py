@@ -35,13 +35,18 @@ def have_same_parts(first_plan: Decoding, second_plan: Decoding) -> bool:
     views, form = views_of(original), views_of(copy)
     if views.scheme is not form.scheme or views.block != form.block:
         return False
-    if abs(_factor(original) / _factor(copy) - 1) > _NEAR:
+    if not have_same_level(original, copy):
         return False
     step = math.lcm(first_plan.step, second_plan.step, step_of(form))
     return all(
         _are_same(first_plan.rows(slab), second_plan.rows(slab))
         for slab in first_plan._replace(step=step).slabs(_SLAB_ELEMENTS)
     )
+
+
+def have_same_level(original: QuantizedArray, copy: QuantizedArray) -> bool:
+    """Return True if global scales multiply by the same, but for the rounding of a reciprocal."""
+    return math.isclose(_factor(original), _factor(copy), rel_tol=_NEAR)
 
 
 def _factor(q: QuantizedArray) -> np.float64:

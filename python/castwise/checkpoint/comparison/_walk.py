@@ -80,14 +80,20 @@ class PieceWalk(NamedTuple):
     def count_same_bytes(
         self, reads: Sequence[ReadInto], nbytes: int, report: Callable[[int], None]
     ) -> int:
-        """Return how many bytes two tensors begin with that are the same, of so many."""
+        """Return how many bytes of two tensors, of so many, are the same up to some that differ.
+
+        The last range comes first: of tensors that begin alike and differ late little is read.
+        """
         begins = range(0, nbytes, _RANGE_BYTES)
-        ranges = (_ByteRange(reads, begin, min(begin + _RANGE_BYTES, nbytes)) for begin in begins)
+        order = (*begins[-1:], *begins[:-1])
+        ranges = (_ByteRange(reads, begin, min(begin + _RANGE_BYTES, nbytes)) for begin in order)
+        same_bytes = 0
         for byte_range in self._compute_ahead(ranges):
             if not byte_range.are_same:
-                return byte_range.begin
-            report(byte_range.end)
-        return nbytes
+                break
+            same_bytes += byte_range.end - byte_range.begin
+            report(same_bytes)
+        return same_bytes
 
     def over_stored(
         self,

@@ -1,5 +1,6 @@
 """Compare a plain matrix with a quantized one, without decoding it first."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -45,12 +46,9 @@ def compare_rows(
 
     Returns None where the core sees the matrix otherwise than in C order, or decodes it in steps.
     """
-    views = views_of(q)
-    is_last = views.axis % x.ndim == x.ndim - 1  # of a square matrix shapes do not tell
-    is_alike = views.core_shape == x.shape and is_last and not views.is_transposed
-    if not is_alike or not is_at_once(q) or not x.size:
+    if not (_is_in_order(x.shape, q) and is_at_once(q) and x.size):
         return None
-    data, scale, decoding = core_decoding(q, views, x.dtype, arithmetic)
+    data, scale, decoding = core_decoding(q, views_of(q), x.dtype, arithmetic)
     encoding: dict[str, Any] | bool = False
     if options is not None:
         with suppress(UnfitError):
@@ -59,6 +57,25 @@ def compare_rows(
     differences = compare_stored(x, data, scale, x.dtype, both, measure=measure)
     comparison, is_made, values = differences
     return RowComparison(comparison, is_made or encoding is True, values)
+
+
+def can_keep_level(q: StoredArray, dtype: np.dtype[Any], options: Mapping[str, Any]) -> bool:
+    """Return True if `compare_rows` encodes a matrix like a stored one with its global scale."""
+    *rows, columns = views_of(q).core_shape
+    shape = math.prod(rows), columns
+    if options["scales"] != "amax" or not (_is_in_order(shape, q) and is_at_once(q)):
+        return False
+    nothing = np.empty(shape, dtype)  # of which the core sees the shape alone
+    with suppress(UnfitError):
+        return isinstance(core_encoding(nothing, q, options, None, keeps_level=True), dict)
+    return False
+
+
+def _is_in_order(shape: Sequence[int], q: StoredArray) -> bool:
+    """Return True if the core sees an array as a plain one of a shape in C order."""
+    views, axes = views_of(q), len(shape)
+    is_last = views.axis % axes == axes - 1  # of a square matrix shapes do not tell
+    return views.core_shape == shape and is_last and not views.is_transposed
 
 
 def are_made(
