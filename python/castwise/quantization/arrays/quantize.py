@@ -663,6 +663,7 @@ def core_encoding(
     rest = (-1, x.shape, x.dtype, True, rule, None, "raise", "amax", 0)
     plan = _known_plan(options["scheme"], options["recipe"], block, *rest)
     is_own = plan.block == plan.views.block and not (plan.bias or plan.as_one)
+    is_own &= options.get("scales", "amax") == "amax"
     if not (is_own and lie_alike(plan.views, views_of(q))):
         return False
     if x.size <= _SMALL and not keeps_level:
