@@ -10,6 +10,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
+import readme
 from castwise.arrays.library_casts import Library, libraries, library_named
 from libraries import CASTS
 from library_sources import PAIRS
@@ -17,7 +18,7 @@ from oracle import Array
 from page import measure, recipe_text
 from processes import run_python
 
-PAGE = Path(castwise.__file__).with_name("conformance.md")
+PAGE = readme.PACKAGE / "conformance.md"
 SCRIPT = Path(__file__).parents[2] / "benches/conformance/conformance.py"
 KINDS = {"integers": ("int", "uint"), "floats": ("float",), "complex": ("complex",)}
 
