@@ -18,12 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import castwise
 import keras_systems
 import ml_dtypes
 import numpy as np
 import peers
 import pytest
+import readme
 import tf2_sides
 import tf24_sides
 from castwise import autocast
@@ -35,7 +35,7 @@ from castwise.compat.tf_keras import layers as our_tf_layers
 from castwise.compat.tf_keras import mixed_precision
 from castwise.compat.torch import GradScaler
 
-DOCUMENT = Path(castwise.__file__).parent / "compat" / "divergences.md"
+DOCUMENT = readme.PACKAGE / "compat" / "divergences.md"
 HEADER = ["call", "original", "castwise", "why"]
 COMMON = {"copy": copy, "json": json, "ml_dtypes": ml_dtypes, "np": np}
 

@@ -16,12 +16,14 @@ from typing import Any
 from castwise import checkpoint
 from castwise.checkpoint.running import _executors
 
+PACKAGE = Path(__file__).parents[3] / "python" / "castwise"
+
 
 def by_ray(cast: Callable[[Any], None]) -> None:
     """Cast with the class on the page about clusters."""
     import ray  # noqa: PLC0415
 
-    page = Path(checkpoint.__file__).with_name("cluster.md").read_text("utf-8")
+    page = (PACKAGE / "checkpoint" / "cluster.md").read_text("utf-8")
     code = re.findall(r"```python\n(class RayExecutor.*?)\n\n\w", page, re.DOTALL)
     names: dict[str, Any] = {"ray": ray}
     exec(code[0], names)  # noqa: S102  (of our page)

@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import castwise
 import ml_dtypes
 import numpy as np
 import pytest
@@ -106,7 +105,7 @@ DIFFERENCES = [
 ]
 """The table of the page, whose cells these words are, as cases."""
 
-PAGE = Path(castwise.__file__).parent / "quantization" / "quantized.md"
+PAGE = Path(__file__).parents[3] / "python" / "castwise" / "quantization" / "quantized.md"
 NEAR_DB = 0.5
 """What other roundings of scales make of the same values."""
 
