@@ -227,6 +227,45 @@ def test_a_cluster_that_is_lost(
     assert "converted in this process, because the executor did not" in caplog.text
 
 
+class Forgetful(Executor):
+    """Accepts batches, forgets them, and is then closed."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if function is not _batches.convert_batch:
+            raise RuntimeError("the scheduler is gone")
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def test_futures_that_never_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_executors, "PROBE_SECONDS", 0.01)
+    new, alone = folder.with_name("new"), folder.with_name("alone")
+    rows = checkpoint.cast_file(folder, alone, "bfloat16").rows
+    executor = Forgetful()
+    assert checkpoint.cast_file(folder, new, "bfloat16", executor=executor).rows == rows
+    assert executor.futures
+    assert contents(new) == contents(alone)
+    assert "converted in this process, because the executor did not: the scheduler" in caplog.text
+
+
+def test_slow_batches_are_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_executors, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(_executors, "convert_batch", convert_slowly)
+    new, alone = folder.with_name("new"), folder.with_name("alone")
+    checkpoint.cast_file(folder, alone, "bfloat16")
+    with ThreadPoolExecutor(1) as executor:
+        checkpoint.cast_file(folder, new, "bfloat16", executor=executor)
+    assert contents(new) == contents(alone)
+    assert not caplog.text
+
+
 def convert_slowly(batch: _batches.Batch) -> _batches.Outcome:
     time.sleep(0.1)
     return _batches.convert_batch(batch)

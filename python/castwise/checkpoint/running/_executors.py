@@ -16,6 +16,8 @@ from castwise.checkpoint.running.output_files import OutputFile, reopen
 
 # Bytes that a batch reads and writes.
 BATCH_BYTES = 256 << 20
+# After so many seconds of waiting, an executor is tried whether it still accepts work.
+PROBE_SECONDS = 10.0
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ class BatchTask:
     def __init__(self, batch: Batch, executor: Executor | None) -> None:
         self.batch = batch
         self.future: Future[Outcome] | None = None
+        self._executor = executor
         if executor is None:
             return
         try:
@@ -40,12 +43,27 @@ class BatchTask:
         """Wait for it; a batch whose worker is lost is converted here."""
         if self.future is not None:
             try:
-                outcomes, error = self.future.result()
+                outcomes, error = self._result(self.future)
             except Exception as error:  # of any executor: a worker died, or cannot be reached
                 self._warn_of_loss(_text_of(error))
             else:
                 return outcomes, None if error is None else _of_worker(error)
         return convert_batch(self.batch)
+
+    def _result(self, future: Future[Outcome]) -> Outcome:
+        """Wait for a future, as long as its executor accepts work.
+
+        Futures of a scheduler that is lost may never end: dask's client forgets those that are
+        submitted while it closes.
+        """
+        while self._executor is not None and isinstance(future, Future):
+            try:
+                return future.result(PROBE_SECONDS)
+            except TimeoutError:
+                if future.done():  # it is the batch's own error
+                    break
+            self._executor.submit(_accept, None)
+        return future.result()
 
     def _warn_of_loss(self, reason: str) -> None:
         _LOGGER.warning(
@@ -128,6 +146,10 @@ class Executing:
             rows += conversion.rows(convert_batches(conversion, tasks, meter), shard)
         del self._work[target.name]
         return target.in_order(rows, work[0][0].file_order)
+
+
+def _accept(_: None) -> None:
+    """Do nothing, on a worker."""
 
 
 def _text_of(error: Exception) -> str:
