@@ -21,7 +21,12 @@ fn main() {
     println!("cargo::rerun-if-changed=src/endless_wait/calls.rs");
     println!("cargo::rerun-if-changed=build.rs");
     let is = |key: &str, value: &str| var(key).is_ok_and(|target| target == value);
+    println!("cargo::rerun-if-env-changed=CASTWISE_UNWINDER");
     if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
+        // The functions of `endless_wait` end what libgcc_s unwinds, which `.ci/wheels` links in place of zig's unwinder.
+        if let Ok(library) = var("CASTWISE_UNWINDER") {
+            println!("cargo::rustc-link-arg-cdylib={library}");
+        }
         for call in CALLS.iter().chain(&["PyObject_CallMethodObjArgs", "PyType_GetSlot"]) {
             println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={call}");
         }
