@@ -49,6 +49,15 @@ def resume(
     return facts, recorded
 
 
+def print_rows(rows: Iterable[Any], line: Callable[[Any], str]) -> list[Any]:
+    """Print a line for each row when it is measured; returns the rows."""
+    measured = []
+    for row in rows:
+        print(line(row), flush=True)
+        measured.append(row)
+    return measured
+
+
 def carry_out(
     options: argparse.Namespace,
     row: type[Any],

@@ -189,15 +189,14 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
     versions = {name: version(name) for name in ("numpy", "ml_dtypes")}
     versions["castwise"] = castwise.__version__
     level, threads = castwise.cpu_level(), str(options.threads)
-    facts, measured = files.environment(versions, level=level, threads=threads), []
+    facts = files.environment(versions, level=level, threads=threads)
     for name, value in facts.items():
         print(f"# {name}: {value}")
     layers = QUICK_LAYERS if options.quick else LAYERS
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for row in rows(Path(folder), layers, options.threads, options.repeats):
-            print(line(row), flush=True)
-            measured.append(row)
-    return facts, measured
+        return facts, command.print_rows(
+            rows(Path(folder), layers, options.threads, options.repeats), line
+        )
 
 
 def tables(facts: dict[str, str], measured: list[Row]) -> Iterator[tuple[str, str]]:

@@ -203,11 +203,7 @@ def carry_out(options: argparse.Namespace) -> tuple[command.Facts, list[Any]]:
         threads=str(options.threads),
         megabytes=f"{2 * len(NAMES) * np.prod(shape) / 1e6:.0f}",
     )
-    rows = []
-    for row in measure(options):
-        print(line(row), flush=True)
-        rows.append(row)
-    return facts, rows
+    return facts, command.print_rows(measure(options), line)
 
 
 def main() -> int:

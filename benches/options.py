@@ -191,14 +191,13 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
     castwise.set_num_threads(options.threads)
     versions = {name: version(name) for name in ("numpy", "ml_dtypes", "castwise")}
     level, threads = castwise.cpu_level(), str(options.threads)
-    facts, found = files.environment(versions, level=level, threads=threads), []
+    facts = files.environment(versions, level=level, threads=threads)
     for name, value in facts.items():
         print(f"# {name}: {value}")
     print("# cost: its time over the plain cast's")
-    for row in rows(options.sizes or ([4096] if options.quick else list(SIZES)), options.repeats):
-        print(line(row), flush=True)
-        found.append(row)
-    return facts, found
+    return facts, command.print_rows(
+        rows(options.sizes or ([4096] if options.quick else list(SIZES)), options.repeats), line
+    )
 
 
 def markdown(facts: dict[str, str], found: list[Row]) -> str:

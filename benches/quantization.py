@@ -195,11 +195,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
     for name, value in facts.items():
         print(f"# {name}: {value}")
     print("# of the cast: elements per second over those of float8_e4m3fn to bfloat16, or back")
-    found = []
-    for row in rows(options, libraries):
-        print(line(row), flush=True)
-        found.append(row)
-    return facts, found
+    return facts, command.print_rows(rows(options, libraries), line)
 
 
 def markdown(facts: dict[str, str], found: list[Row]) -> str:

@@ -104,13 +104,12 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
     """Measure everything, printing each row as it is done."""
     versions = {name: version(name) for name in ("numpy", "ml_dtypes", "castwise")}
     level, threads = castwise.cpu_level(), str(options.threads)
-    facts, found = files.environment(versions, level=level, threads=threads), []
+    facts = files.environment(versions, level=level, threads=threads)
     for name, value in facts.items():
         print(f"# {name}: {value}")
-    for row in rows(QUICK_SIZES if options.quick else SIZES, options.threads, options.repeats):
-        print(line(row), flush=True)
-        found.append(row)
-    return facts, found
+    return facts, command.print_rows(
+        rows(QUICK_SIZES if options.quick else SIZES, options.threads, options.repeats), line
+    )
 
 
 def tables(facts: dict[str, str], found: list[Row]) -> Iterator[tuple[str, str]]:

@@ -205,14 +205,11 @@ def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
     castwise.set_num_threads(options.threads)
     if torch is not None:
         torch.set_num_threads(options.threads)
-    facts, found = environment(options.threads), []
+    facts = environment(options.threads)
     for name, value in facts.items():
         print(f"# {name}: {value}")
     print("# ratio: the peer's time over castwise's; above 1 castwise is faster")
-    for row in rows(options):
-        print(line(row), flush=True)
-        found.append(row)
-    return facts, found
+    return facts, command.print_rows(rows(options), line)
 
 
 def markdown(facts: dict[str, str], found: list[Row]) -> str:

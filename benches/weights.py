@@ -164,11 +164,7 @@ def carry_out(options: argparse.Namespace) -> tuple[command.Facts, list[Any]]:
         level=castwise.cpu_level(),
         threads=str(options.threads),
     )
-    rows = []
-    for row in measure(options):
-        print(line(row), flush=True)
-        rows.append(row)
-    return facts, rows
+    return facts, command.print_rows(measure(options), line)
 
 
 def main() -> int:
