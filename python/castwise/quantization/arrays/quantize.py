@@ -336,9 +336,7 @@ def quantize_each(
         return None
     options, levels = plan.options, None
     if plan.scheme.global_scale:
-        rows = [
-            in_default_environment(_with_amax, plan, options, matrix, matrix, None) for matrix in x
-        ]
+        rows = [_with_amax(plan, options, matrix, matrix, None) for matrix in x]
         levels = np.array([level for _, level in rows], np.float32)
         options = {**rows[0][0], "global_scale": levels, "amax": None}
     data, scale, _ = _allocate_parts(plan)
@@ -580,8 +578,7 @@ def _encode(
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
     biases = np.empty(grid, plan.dtype) if plan.bias else None
     zero = np.empty(grid, np.int8) if plan.zeros else None
-    # A process may flush subnormal numbers, which such a scale may be.
-    options, second = in_default_environment(_with_amax, plan, options, x, weight, amax)
+    options, second = _with_amax(plan, options, x, weight, amax)
     if zero is not None:
         options = {**options, "zero_point": zero}
     if biases is not None:
@@ -623,6 +620,17 @@ def _with_amax(
     amax: float | Sequence[float] | None,
 ) -> tuple[dict[str, Any], Array | None]:
     """Add what follows from the largest magnitude to the options of the core; the global scale."""
+    # A process may flush subnormal numbers, which global scales may be.
+    return in_default_environment(_find_scale, plan, options, x, weight, amax)
+
+
+def _find_scale(
+    plan: _Plan,
+    options: dict[str, Any],
+    x: Array,
+    weight: Array,
+    amax: float | Sequence[float] | None,
+) -> tuple[dict[str, Any], Array | None]:
     if plan.scheme.global_scale and has_global_scale(plan.views.layout):
         largest = 256.0 if plan.options.get("scales") == "four_over_six" else 448.0
         level_of = partial(
@@ -676,9 +684,9 @@ def core_encoding(
         return False
     level = q.global_scale
     if keeps_level and level is not None:
-        encoding, _ = in_default_environment(_with_amax, plan, plan.options, x, x, 1.0)
+        encoding, _ = _with_amax(plan, plan.options, x, x, 1.0)
         return {**encoding, "global_scale": np.asarray(level, np.float32).reshape(()), "amax": None}
-    encoding, second = in_default_environment(_with_amax, plan, plan.options, x, x, amax)
+    encoding, second = _with_amax(plan, plan.options, x, x, amax)
     if second is None or level is None:
         return encoding if second is level else False
     return encoding if _is_level(second, level) else False
@@ -691,7 +699,7 @@ def has_level_of(
     rest = (-1, q.shape, dtype, True, options["scale_rule"], None, "raise", "amax", 0)
     plan = _known_plan(options["scheme"], options["recipe"], options["block"], *rest)
     nothing = np.empty(0, dtype)
-    _, level = in_default_environment(_with_amax, plan, plan.options, nothing, nothing, amax)
+    _, level = _with_amax(plan, plan.options, nothing, nothing, amax)
     return level is not None and _is_level(level, q.global_scale)
 
 

@@ -103,8 +103,9 @@ def lost_to_block_type(
 
 def amax_near_one(amax: float | None, exponent: int) -> float | None:
     """Return a largest magnitude times a power of two; None, the array's, if float32 lacks it."""
-    is_held = amax is not None and math.frexp(amax)[1] + exponent <= _MOST_EXPONENT
-    return math.ldexp(amax, exponent) if is_held and amax is not None else None
+    if amax is None or math.frexp(amax)[1] + exponent > _MOST_EXPONENT:
+        return None
+    return math.ldexp(amax, exponent)
 
 
 def exceeds_float32(dtype: str, largest: float) -> bool:
@@ -182,8 +183,8 @@ def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode, threads: int | N
     largest = block_amax(x if x.ndim > 1 else x[None], threads=threads)
     if exceeds_float32(x.dtype.name, largest):
         warnings.warn(
-            f"x has magnitudes that float32 does not hold, as which {q.scheme} is decoded, which "
-            f"{cost}; divide x by a number.",
+            f"x has magnitudes that float32 does not hold, and {q.scheme} is decoded to float32: "
+            f"this {cost}; divide x by a number.",
             RuntimeWarning,
             stacklevel=3,
         )
