@@ -184,7 +184,7 @@ def test_80_columns_tell_weights_apart(transformer: Path, tmp_path: Path) -> Non
     for command in commands:
         header, _, *rows = rows_at_80_columns(*command)
         names = [row[0] for row in rows if row[0].endswith(("proj", "weight", "weight_packed"))]
-        assert len(set(names)) == len(names) == 7, (command, names)
+        assert len(set(names)) == len(names) == 7, (command, header, rows)
         assert "tensors" in header or "number" in header, command  # a row for both layers
     header, _, *rows = rows_at_80_columns("verify", transformer, quantized, code=1)
     assert len({row[0] for row in rows if "proj" in row[0]}) == 14

@@ -23,7 +23,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -132,12 +132,24 @@ def run_on_terminal(
         end = subprocess.Popen(command, env=environment, stdout=streams[0], stderr=streams[1]).wait
     os.close(nowhere)
     os.close(theirs)
-    seen = b""
-    with suppress(OSError):  # how Linux says that the other side is gone
-        while chunk := os.read(ours, 4096):
-            seen += chunk
+    seen = _read_to_end(ours)
     os.close(ours)
     return end(), seen.decode()
+
+
+def _read_to_end(terminal: int) -> bytes:
+    """Read what the other side of a terminal writes until it is closed there."""
+    seen, ends = b"", 0
+    # Linux (n_tty_read) looks for output, and then whether the other side is closed. If output is
+    # written and the side closed in between, the read fails, and the next one returns the output.
+    while ends < 2:
+        try:
+            chunk = os.read(terminal, 4096)
+        except OSError:  # how Linux reports that the other side is closed
+            chunk = b""
+        seen += chunk
+        ends += not chunk
+    return seen
 
 
 @cache
