@@ -12,11 +12,12 @@
 //! ```
 //!
 //! Files are untrusted. The rules of the safetensors format (known dtype codes, no overflow in
-//! shapes, no overlap, no holes) are those of the `safetensors` crate, which is asked for every
-//! verdict; this module adds the name of the tensor at fault, refuses duplicate names, and keeps
-//! the order of the metadata so that the same content always gives the same bytes.
+//! shapes, no overlap, no holes) are those of the `safetensors` crate, which the tests ask too;
+//! beyond them, a refusal names the tensor at fault, and names are unique. The order of the
+//! metadata stays, so that the same content always gives the same bytes.
 
 mod convert;
+mod dtype;
 mod engine;
 mod error;
 pub mod gguf;
@@ -30,6 +31,7 @@ mod positioned;
 mod rearrange;
 
 pub use convert::{ElementCast, Elements, Scratch};
+pub use dtype::Dtype;
 pub use engine::{Failure, Tuning, convert_tensors};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
 pub use header::{Header, Places, TensorEntry, build, parse};
