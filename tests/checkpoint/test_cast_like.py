@@ -29,7 +29,9 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("like", ["torch", "torch<2.12", "onnx", "onnxruntime", "jax", "numpy"])
+@pytest.mark.parametrize(
+    "like", ["torch", "torch<2.12", "onnx", "onnxruntime", "jax", "numpy", "ml_dtypes<0.7"]
+)
 @pytest.mark.parametrize("target", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float8_e8m0fnu"])
 def test_each_tensor_is_cast_as_an_array_is(
     source: Path, tmp_path: Path, like: Any, target: str

@@ -195,6 +195,10 @@ def accuracy() -> str:
     return "\n".join(lines) + "\n"
 
 
+NEWER = {"float8_e5m3fnu": "from ml_dtypes 0.7 on"}
+"""Formats that the oldest ml_dtypes lacks, with the release that has them."""
+
+
 def formats() -> str:
     """Markdown: one line per row of the table of formats."""
     lines = [
@@ -215,7 +219,7 @@ def formats() -> str:
             layout, numbers = "", f"{row.max} | | "
         if row.component:
             layout = f"2 of {row.component.name}"
-        missing = "" if row.dtype is not None else " (no numpy dtype yet)"
+        missing = f" ({NEWER[name]})" if name in NEWER else ""
         lines.append(f"| `{name}`{missing} | {also} | {row.bits} | {layout} | {numbers} |")
     return "\n".join(lines) + "\n"
 

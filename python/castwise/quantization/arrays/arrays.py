@@ -81,7 +81,7 @@ class QuantizedArray(StoredArray, Rendered):
     >>> q.data.shape, q.scale.shape, q.bits_per_weight
     ((2, 32), (2, 2), 4.25)
     >>> dequantize(q)[0, :2]
-    array([1, 1], dtype=bfloat16)
+    array([1, 1], dtype=dtype(bfloat16))
 
     """
 
