@@ -890,6 +890,18 @@ def test_a_command_imports_what_it_uses(
     assert modules.isdisjoint(others)
 
 
+def test_headers_are_read_without_ml_dtypes(tmp_path: Path) -> None:
+    """To import it takes a second with numpy 2.4 and ml_dtypes 0.7."""
+    model = tmp_path / "in.safetensors"
+    castwise.checkpoint.save(model, {"w": castwise.cast(np.ones(3, np.float32), "bfloat16")})
+    program = (
+        "import sys; from castwise.cli import main; main(['inspect', *sys.argv[1:]])\n"
+        "assert 'ml_dtypes' not in sys.modules"
+    )
+    result = run_python("-c", program, model, forked=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("package", ["checkpoint", "quantization"])
 def test_a_name_that_is_not_there(package: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'castwise.{package}' has no attribute 'lod'"):
