@@ -14,8 +14,7 @@ from castwise._options import SAFETENSORS
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import is_container, refuse_file_name, source_path
-from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.statement import ComponentStatement
+from castwise.checkpoint.containers.checkpoint import Checkpoint, ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
 from castwise.checkpoint.requests.options import Dequantize, Request, Run
