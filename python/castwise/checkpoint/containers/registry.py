@@ -261,7 +261,6 @@ _OLD_TORCH = rb"(?s)\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 
 # A safetensors file: eight bytes with the length of its header, which is an object of JSON.
 _HEADER = rb"(?s)(.{8})\{[\"} \n]"
-# That of the safetensors library, which refuses longer ones.
 # The limit of the safetensors crate; a larger number is of another kind of file.
 _MAX_HEADER_BYTES = 100_000_000
 
