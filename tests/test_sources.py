@@ -890,6 +890,23 @@ def test_a_command_imports_what_it_uses(
     assert modules.isdisjoint(others)
 
 
+@pytest.mark.parametrize(
+    "arguments", ["inspect IN", "diff --help", "survey --help", "verify --help"]
+)
+def test_what_casts_nothing_imports_no_ml_dtypes(tmp_path: Path, arguments: str) -> None:
+    """To import it takes a second with numpy 2.4 and ml_dtypes 0.7."""
+    model = tmp_path / "in.safetensors"
+    castwise.checkpoint.save(model, {"w": castwise.cast(np.ones(3, np.float32), "bfloat16")})
+    program = (
+        "import sys, contextlib; from castwise.cli import main\n"
+        "with contextlib.suppress(SystemExit): assert main(sys.argv[1:]) == 0\n"
+        "assert 'ml_dtypes' not in sys.modules"
+    )
+    words = arguments.replace("IN", str(model)).split()
+    result = run_python("-c", program, *words, forked=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("package", ["checkpoint", "quantization"])
 def test_a_name_that_is_not_there(package: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'castwise.{package}' has no attribute 'lod'"):

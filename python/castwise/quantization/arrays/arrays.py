@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
-import ml_dtypes
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise._core import read_array
@@ -22,7 +21,7 @@ from castwise.quantization.arrays.named_parts import named_parts
 from castwise.quantization.arrays.report import QuantizationReport, report_on
 from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Array, StoredArray, views_of
-from castwise.quantization.producers.layouts import Layout
+from castwise.quantization.producers.layouts import BF16, Layout
 from castwise.quantization.producers.registry import known_recipe, written_layout
 from castwise.quantization.producers.schemes import generic_layout, scheme_of_files
 from castwise.rendering import Rendered
@@ -275,7 +274,7 @@ class QuantizedArray(StoredArray, Rendered):
         self,
         start: int,
         stop: int,
-        dtype: DTypeLike = ml_dtypes.bfloat16,
+        dtype: DTypeLike = BF16,
         *,
         arithmetic: Arithmetic = "peer",
         out: Array | None = None,
@@ -302,7 +301,7 @@ def _fields_of(layout: Layout | None) -> tuple[object, ...]:
 
 def dequantize(
     q: QuantizedArray,
-    dtype: DTypeLike = ml_dtypes.bfloat16,
+    dtype: DTypeLike = BF16,
     *,
     arithmetic: Arithmetic = "peer",
     out: NDArray[Any] | None = None,

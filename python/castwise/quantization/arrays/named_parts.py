@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from castwise._core import finfo
 from castwise._numbers import BYTE_BITS
 from castwise.quantization.arrays.views import Array, StoredArray, Views, geometry, views_of
 from castwise.quantization.producers.layouts import (
+    BF16,
     GLOBAL,
     OTHER,
     SCALE,
@@ -207,7 +207,7 @@ def _state(q: StoredArray, views: Views) -> Array:
     state: dict[str, Any] = {
         "quant_type": q.scheme.rpartition("_")[2],
         "blocksize": views.block[1],
-        "dtype": np.dtype(ml_dtypes.bfloat16).name,
+        "dtype": BF16,
         "shape": list(views.shape),
     }
     if "nested scale" in q.extras:
