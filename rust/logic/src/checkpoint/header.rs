@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use castwise_core::sort_few::sort_triples;
 use serde_core::de::value::Error as ValueError;
 
-use super::dtype::Dtype;
+use super::entry::{Dtype, TensorEntry};
 use super::error::{HeaderError, MAX_HEADER_BYTES};
 use super::json::{METADATA_KEY, Metadata, RawHeader};
 
@@ -24,21 +24,6 @@ use super::json::{METADATA_KEY, Metadata, RawHeader};
 const ALIGNMENT: usize = 8;
 
 const OVERFLOW: &str = "its size in bytes does not fit 64 bits";
-
-/// One tensor of a safetensors file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorEntry {
-    /// Unique name within the file.
-    pub name: String,
-    /// The format of the elements.
-    pub dtype: Dtype,
-    /// Number of elements along each axis.
-    pub shape: Vec<usize>,
-    /// First byte, counted from the start of the data.
-    pub begin: usize,
-    /// One past the last byte.
-    pub end: usize,
-}
 
 /// A header that holds what it promises: entries are adjacent, in order, and fill the data exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]

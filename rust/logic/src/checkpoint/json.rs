@@ -9,8 +9,7 @@ use std::collections::HashSet;
 use serde_core::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_core::ser::{Serialize, SerializeMap, Serializer};
 
-use super::dtype::Dtype;
-use super::header::TensorEntry;
+use super::entry::{Dtype, TensorEntry};
 
 /// Free-form strings that travel with the tensors, in the order of the file.
 pub type Metadata = Vec<(String, String)>;

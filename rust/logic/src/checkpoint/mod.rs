@@ -1,6 +1,7 @@
 //! Checkpoint files: headers, validated before they are used, and the engine that casts tensors.
 //!
 //! ```text
+//! entry     a tensor in the header of a safetensors file
 //! header    JSON of a safetensors file <-> tensors and metadata
 //! convert   bytes of one tensor -> bytes of the result, a piece at a time
 //! jobs      what is to be done, and the pieces that this is cut into
@@ -17,8 +18,8 @@
 //! metadata stays, so that the same content always gives the same bytes.
 
 mod convert;
-mod dtype;
 mod engine;
+mod entry;
 mod error;
 pub mod gguf;
 mod header;
@@ -31,10 +32,10 @@ mod positioned;
 mod rearrange;
 
 pub use convert::{ElementCast, Elements, Scratch};
-pub use dtype::Dtype;
 pub use engine::{Failure, Tuning, convert_tensors};
+pub use entry::{Dtype, TensorEntry};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
-pub use header::{Header, Places, TensorEntry, build, parse};
+pub use header::{Header, Places, build, parse};
 pub use jobs::Job;
 pub use json::Metadata;
 #[cfg(windows)]

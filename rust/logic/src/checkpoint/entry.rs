@@ -1,4 +1,4 @@
-//! The dtypes of safetensors files.
+//! A tensor in the header of a safetensors file, and the dtypes that it may have.
 
 use serde_core::de::{Deserialize, Deserializer, Error};
 use serde_core::ser::{Serialize, Serializer};
@@ -39,6 +39,21 @@ const CODES: [&str; DTYPES.len()] = {
     }
     codes
 };
+
+/// One tensor of a safetensors file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Unique name within the file.
+    pub name: String,
+    /// The format of the elements.
+    pub dtype: Dtype,
+    /// Number of elements along each axis.
+    pub shape: Vec<usize>,
+    /// First byte, counted from the start of the data.
+    pub begin: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
 
 /// A dtype that tensors of a file may have; those of a greater one are placed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
