@@ -23,6 +23,7 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.decode.options import FORMATS, checked_threads
+from castwise.checkpoint.planning.encode.blocks import measured_dtype
 from castwise.checkpoint.planning.encode.encoded_weight import compare_decoded
 from castwise.checkpoint.planning.stated_quantization import quantization_of, stale_statement
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
@@ -30,7 +31,7 @@ from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_n
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
 from castwise.quantization import Quantization, QuantizedArray, Scheme, dequantize, schemes
-from castwise.quantization.arrays.comparison import compare_rows
+from castwise.quantization.arrays.comparison import report_rows
 from castwise.quantization.arrays.quantize import quantize_each, quantize_slab
 from castwise.quantization.producers.block_types import (
     BeyondFloat16Error,
@@ -75,9 +76,6 @@ _LEAST_BLOCK = 32
 
 # How many times the mean square of a tensor may be that of its sample, or the inverse: 0.4 dB.
 _CLOSE_SQUARES = 1.1
-
-# The dtypes in which decoded elements are compared with those of a tensor.
-_DECODED = (np.dtype(np.float32), np.dtype(np.float64))
 
 _FLOAT8 = "fp8"
 # The formats that models are cast to without scales.
@@ -437,9 +435,7 @@ def _quantization_report(
 ) -> CastReport:
     """Quantize a matrix, or a stack of them, and measure what that loses."""
     q = quantize(x, amax=amax)
-    is_plain = x.ndim == MATRIX and x.dtype in _DECODED and x.flags.c_contiguous
-    rows = compare_rows(x, q, "peer") if is_plain else None
-    report = None if rows is None else rows.comparison.report
+    report = report_rows(x, q, measured_dtype(x.dtype)) if x.ndim == MATRIX else None
     return compare_decoded(x[None], q)[0] if report is None else report
 
 
