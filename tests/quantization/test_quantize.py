@@ -871,3 +871,11 @@ def test_a_stated_shape_without_rows_and_columns(count: int) -> None:
     parts["weight_shape"] = np.ones(count, np.int64)
     with pytest.raises(ValueError, match=f"'weight_shape' has {count} numbers.*fetch"):
         QuantizedArray.from_parts(parts, "compressed-tensors")
+
+
+@pytest.mark.parametrize(
+    ("preset", "scheme"), [("w4a16", "int4_group"), ("FP8_DYNAMIC", "fp8_channel")]
+)
+def test_presets_name_their_schemes(preset: Any, scheme: str) -> None:
+    with pytest.raises(ValueError, match=f"here its weights are scheme='{scheme}'$"):
+        quantize(normal(2, 32), preset)

@@ -21,6 +21,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.decode.options import FORMATS, checked_threads
 from castwise.checkpoint.planning.encode.blocks import measured_dtype
@@ -218,12 +219,19 @@ def survey_file(
     path = source_path(source, "source")
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, decodes=True) as checkpoint:
         quantization = quantization_of(checkpoint) or Quantization()
         if replace(quantization, stated=(), unreadable=(), inputs=None) != Quantization():
+            # A file of llama.cpp states the type of each tensor.
+            is_typed, infos = isinstance(checkpoint.file, WholeModelReader), checkpoint.tensors
+            kinds = {
+                infos[weight.payload].stored.lower() if is_typed else weight.scheme or ""
+                for weight in quantization.weights
+            }
+            types = f" ({listed(sorted(kinds - {''}))})" if kinds - {""} else ""
             raise CheckpointError(
-                f"{path} is quantized: its codes have no magnitudes of their own. Survey what "
-                "castwise dequantize makes of it"
+                f"{path} is quantized{types}: its codes have no magnitudes of "
+                "their own. Survey what castwise dequantize makes of it"
             )
         if quantization.unreadable:
             raise CheckpointError(

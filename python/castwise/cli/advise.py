@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=local_path_argument,
         help="write the map as TOML; the name ends with .toml",
     )
-    add_output(parser, "--html", "--top", formats=("--json", "--quiet"))
+    add_output(parser, "--html", "--top", formats=("--json", "--quiet", "--all"))
     parser.set_defaults(run=_advise)
 
 
@@ -153,7 +154,9 @@ def _advise(options: argparse.Namespace) -> int:
         check_map_file(options.output)
     with (
         shown_result(
-            options, Advice.__sheet__, files={"output": lambda advice: [advice.to_toml()]}
+            options,
+            partial(Advice.sheet, every=options.all),
+            files={"output": lambda advice: [advice.to_toml()]},
         ) as output,
         ProgressLine(sys.stderr, quiet=options.quiet) as progress,
     ):

@@ -299,7 +299,11 @@ class Advice(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return the front, a table of the choices, worst first, and the totals."""
-        groups = _choices_alike(self.choices)
+        return self.sheet()
+
+    def sheet(self, *, every: bool = False) -> Sheet:
+        """Return the same, with a row for each choice or for those of all layers."""
+        groups = _choices_alike(self.choices, every=every)
         axis = joint_axis(_histogram([choice]) for choice in self.choices)
         front = Front(self.front, (self.nbytes, self.error))
         return [
@@ -393,12 +397,13 @@ def _range(target: str, largest: int) -> FormatRange | None:
     return codes.shift(largest)
 
 
-def _choices_alike(choices: Iterable[Choice]) -> list[list[Choice]]:
+def _choices_alike(choices: Iterable[Choice], *, every: bool) -> list[list[Choice]]:
     """Collect the choices of several layers that are the same, with the same alternatives."""
     groups: dict[object, list[Choice]] = {}
-    for choice in choices:
+    for index, choice in enumerate(choices):
         targets = (row and row.target for row in (choice, choice.cheaper, choice.dearer))
-        groups.setdefault((group_name(choice.name), *targets), []).append(choice)
+        key = index if every else (group_name(choice.name), *targets)
+        groups.setdefault(key, []).append(choice)
     return sorted(groups.values(), key=lambda group: -sum(choice.error for choice in group))
 
 

@@ -119,8 +119,11 @@ def _neighbor(path: Path) -> Path | None:
         return None
     # Of other names, which are no text, none is a spelling.
     names = sorted(name for name in names if name.isprintable())
-    likely = likely_names(path.name, names) if path.name.isprintable() else None
-    return path.with_name(likely[0]) if likely else None
+    # Names of equal suffixes are compared without these, which make any two alike.
+    spellings = {name.removesuffix(path.suffix).replace(".", "-"): name for name in names}
+    wanted = path.stem.replace(".", "-")
+    likely = likely_names(wanted, [*spellings]) if path.name.isprintable() else None
+    return path.with_name(spellings[likely[0]]) if likely else None
 
 
 def _spelled_url(path: Path) -> str | None:

@@ -19,7 +19,7 @@ class Decode(NamedTuple):
     only: str | None
     threads: int  # how many threads may decode
     may_be_plain: bool = False  # whether a checkpoint without quantized weights is taken as it is
-    counts_losses: bool = True  # whether what decoding loses is counted
+    is_written: bool = True  # or else only compared: no loss is counted, and no change announced
 
 
 # What weights can be decoded to.

@@ -213,7 +213,10 @@ def _check_used(
     used = {pattern for choice in choices for pattern in choice.used}
     for pattern in encode.ignore:
         if pattern not in used:
-            near = nearest([pattern], names)[pattern]
+            weights = [
+                choice.facts.prefix + name for choice in choices for name in choice.encodings
+            ]
+            near = nearest([pattern], weights)[pattern]
             raise CheckpointError(
                 setting("ignore", pattern)
                 + " matches no tensor"
