@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import ml_dtypes
+import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise._core import read_array
 from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
-from castwise.quantization.arrays._arguments import block_pair, shape_of
+from castwise.quantization.arrays._arguments import block_pair, native, shape_of
 from castwise.quantization.arrays._checks import check
 from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.from_parts import recognized_parts
@@ -94,7 +95,10 @@ class QuantizedArray(StoredArray, Rendered):
         block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "shape", shape_of(self.shape))
-        object.__setattr__(self, "extras", MappingProxyType(dict(self.extras)))
+        parts = {name: getattr(self, name) for name in _PARTS}
+        extras = {name: _as_native(part) for name, part in dict(self.extras).items()}
+        for name, part in (parts | {"extras": MappingProxyType(extras)}).items():
+            object.__setattr__(self, name, _as_native(part))
         check(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -291,6 +295,11 @@ def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
     """Return the rows of the table of layouts that a producer has."""
     producer = known_recipe(recipe)
     return () if producer is None else producer.layouts
+def _as_native(part: object) -> object:
+    """Return an array in the machine's byte order, and what is none as it is."""
+    return native(part) if isinstance(part, np.ndarray) else part
+
+
 
 
 def _fields_of(layout: Layout | None) -> tuple[object, ...]:
@@ -322,7 +331,8 @@ def dequantize(
         `dtype`; of ModelOpt's NVFP4 without -0, and of its W4A8 as multiples of float8, which its
         products have. "exact" rounds the real product once.
     out : ndarray, optional
-        Of the shape of the weight, any strides and real float dtype; written and returned.
+        Of the shape of the weight, any strides, byte order and real float dtype; written and
+        returned.
     threads : int, optional
         The most threads.
 

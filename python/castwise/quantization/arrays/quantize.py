@@ -40,6 +40,7 @@ from castwise.quantization.arrays._arguments import (
     check_float,
     integer,
     magnitude,
+    native,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
 from castwise.quantization.arrays.scale_range import amax_bounds, amax_near_one, warn_of_scales
@@ -100,7 +101,8 @@ def quantize(
     Parameters
     ----------
     x : array_like
-        Any real float dtype, rank 1 or more, any strides. Leading axes are a stack of matrices.
+        Any real float dtype, rank 1 or more, any strides; one in the other byte order is copied.
+        Leading axes are a stack of matrices.
         float64 is computed in float64, and results are rounded once.
     scheme : str
         One of `schemes()`; or a block type of llama.cpp: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
@@ -173,7 +175,7 @@ def quantize(
     (2, 8)
 
     """
-    array = x if type(x) is np.ndarray else read_array("x", x)
+    array = native(x if type(x) is np.ndarray else read_array("x", x))
     check_switch("symmetric", symmetric)
     block_type = type_of_scheme(scheme.lower()) if isinstance(scheme, str) else None
     if block_type is not None:
