@@ -180,7 +180,8 @@ class QuantizedArray(StoredArray, Rendered):
         Raises
         ------
         ValueError
-            The producer stores this scheme otherwise, or has no names for it. So does each that
+            The producer stores this scheme otherwise, or has no names for it: the arrays are then
+            `data`, `scale` and the other attributes. So does each that
             multiplies by a global scale where the other one divides, as for NVFP4: the reciprocal
             is rounded.
 
