@@ -59,8 +59,8 @@ class QuantizedArray(StoredArray, Rendered):
         The (rows, columns) that share a scale, 0 for the whole axis; one number is columns. By
         default the scheme's.
     axis : int
-        The axis along which the columns of a block lie; the rows of a block lie along the last of
-        the other axes. Any further axes are a stack.
+        The axis along which the columns of a block lie, by default that of the producer's weights;
+        the rows of a block lie along the last of the other axes. Any further axes are a stack.
     extras : mapping of str to ndarray
         What else decoding needs: "bias", "group index", "code map", "divisor" or "factor" (of each
         column), "float8 scale" (of ModelOpt's W4A8), and for nested scales "nested scale", "nested
@@ -92,6 +92,9 @@ class QuantizedArray(StoredArray, Rendered):
             symmetric = self.zero_point is None and "bias" not in self.extras
             layout = written_layout(self.recipe, scheme, symmetric=symmetric)
             object.__setattr__(self, "layout", layout)
+        if self.axis is None:
+            producer = known_recipe(self.recipe)
+            object.__setattr__(self, "axis", -1 if producer is None else producer.axis)
         block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "shape", shape_of(self.shape))
@@ -223,7 +226,7 @@ class QuantizedArray(StoredArray, Rendered):
         block : int or sequence of int, optional
             As stated by the configuration. By default the scheme's.
         axis : int, optional
-            As for `quantize`. By default the producer's.
+            As for `quantize`, which must have had the same. By default the producer's.
         variant : str, optional
             As for `QuantizedArray`.
 
@@ -292,15 +295,15 @@ class QuantizedArray(StoredArray, Rendered):
         return decode_array(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
 
 
-def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
-    """Return the rows of the table of layouts that a producer has."""
-    producer = known_recipe(recipe)
-    return () if producer is None else producer.layouts
 def _as_native(part: object) -> object:
     """Return an array in the machine's byte order, and what is none as it is."""
     return native(part) if isinstance(part, np.ndarray) else part
 
 
+def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
+    """Return the rows of the table of layouts that a producer has."""
+    producer = known_recipe(recipe)
+    return () if producer is None else producer.layouts
 
 
 def _fields_of(layout: Layout | None) -> tuple[object, ...]:
