@@ -718,7 +718,7 @@ def test_what_is_refused(call: Callable[[], Any], message: str) -> None:
 WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "amax": (-1, float("nan"), float("inf"), "1", True),
     "block": ("a", (1, 2, 3), 10**30, -1, 1.5, True, (1, -1)),
-    "axis": ("a", 1.0, 2, -3, None, 10**30),
+    "axis": ("a", 1.0, 2, -3, 10**30),
     "seed": (-1, "a", 1.5, 2**64, None),
     "symmetric": (False,),
     "scales": ("four_over_six", "mse", True, ["best"]),

@@ -72,6 +72,11 @@ def decode_array(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
+    if not out.dtype.isnative:
+        out[...] = decode_array(
+            q, out.dtype.newbyteorder("="), arithmetic=arithmetic, threads=threads
+        )
+        return out
     views = views_of(q)
     if views.storage.block_type:
         return _decode_whole_blocks(q, out, arithmetic, threads)
