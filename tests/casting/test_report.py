@@ -1,8 +1,7 @@
 """The report of a cast equals an independent recount in fractions, and merges exactly.
 
-Sums of squares are rounded within tiles of 1,024 elements, whose squares are added in float32 in
-strips: they are the same to the last bit as long as the same elements are in the same tile in the
-same order, and else within 1e-7.
+Sums of squares are rounded within tiles of 1,024 elements: they are the same to the last bit as
+long as the same elements are in the same tile in the same order, and else within 1e-12.
 """
 
 from __future__ import annotations
@@ -198,55 +197,7 @@ def test_sums_are_those_of_fractions(size: int, level: str) -> None:
         error = castwise.cast(y, "float64") - x
         for got, roots in zip(sums_of(report), (x.astype(np.float64), error), strict=True):
             want = sum((Fraction(root) ** 2 for root in roots.tolist()), Fraction(0))
-            assert abs(Fraction(got, 2**2148) - want) * 10**7 <= want
-
-
-@pytest.mark.parametrize("target", ["bfloat16", "float16", "float8_e4m3fn", "float32", "int8"])
-@pytest.mark.parametrize("source", ["float32", "bfloat16"])
-def test_magnitudes_whose_squares_leave_float32(source: str, target: str, level: str) -> None:
-    """Squares in float32 tell the extremes and sums, unless they over- or underflow."""
-    rng = np.random.default_rng(5)
-    numbers = rng.normal(size=(3, 1024)) * [[1.0], [3.0], [2.0]]
-    for exponent in range(-148, 127, 11):
-        values = numbers * 2.0**exponent
-        values[1, ::97] *= 2.0 ** rng.integers(-60, 1, 11)
-        with np.errstate(all="ignore"):
-            x = castwise.cast(np.append(values.ravel(), [0.0, 2.0**-149]), source)
-            y, report = castwise.cast(x, target, report=True)
-            before, after = (castwise.cast(array, "float64") for array in (x, y))
-        kept = np.isfinite(before) & np.isfinite(after)
-        size, error = np.abs(before[kept]), np.abs(after - before)[kept]
-        finite = np.abs(before[np.isfinite(before)])
-        assert report.amax == finite.max()
-        assert report.amin_nonzero == (finite[finite > 0].min() if finite.any() else 0)
-        if kept.sum() == np.isfinite(before).sum():
-            assert report.max_abs_error == error.max()
-            assert report.max_rel_error == (error[size > 0] / size[size > 0]).max(initial=0)
-        assert report.zero_in == np.count_nonzero(before == 0)
-        assert report.exact == np.count_nonzero(before == after)
-        for got, roots in zip(sums_of(report), (size, error), strict=True):
-            want = sum((Fraction(root) ** 2 for root in roots.tolist()), Fraction(0))
-            assert abs(Fraction(got, 2**2148) - want) * 10**7 <= want
-
-
-@pytest.mark.parametrize("target", ["float8_e4m3fn", "float8_e5m2", "float16", "int8"])
-@pytest.mark.parametrize("source", ["float32", "bfloat16", "float16"])
-def test_the_largest_relative_error_rises_from_tile_to_tile(
-    source: str, target: str, level: str
-) -> None:
-    """By as little as the formats allow; many elements have the largest one before."""
-    values = np.float32(1) + np.arange(256, dtype=np.float32) / 256
-    x = np.unique(castwise.cast(np.concatenate([values, values * 2.0**-6]), source))
-    y = castwise.cast(x, target)
-    before, after = (castwise.cast(array, "float64") for array in (x, y))
-    relative = np.abs(after - before) / before
-    order = np.argsort(relative, kind="stable")
-    for first in range(0, order.size, 7):
-        tiles = np.concatenate(
-            [np.resize(x[order[: first + 1]], 1024), x[order[first : first + 8]]]
-        )
-        report = castwise.cast(np.append(tiles, np.resize(tiles, 2048)), target, report=True)[1]
-        assert report.max_rel_error == relative[order[: first + 8]].max()
+            assert abs(Fraction(got, 2**2148) - want) * 10**12 <= want
 
 
 def test_a_report_changes_no_bit_of_the_result(level: str) -> None:

@@ -100,10 +100,10 @@ def sums_of(report: castwise.CastReport) -> tuple[int, int]:
 
 
 def alike(report: castwise.CastReport | None, want: castwise.CastReport | None) -> bool:
-    """Whether all but the sums is equal to the last bit, and these to 1e-7."""
+    """Whether all but the sums is equal to the last bit, and these to 1e-12."""
     if report is None or want is None:
         return report is want
     fields, wanted = report.to_dict(), want.to_dict()
     fields.pop("sqnr_db"), wanted.pop("sqnr_db")
     pairs = zip(sums_of(report), sums_of(want), strict=True)
-    return fields == wanted and all(abs(a - b) * 10**7 <= b for a, b in pairs)
+    return fields == wanted and all(abs(a - b) * 10**12 <= b for a, b in pairs)

@@ -19,7 +19,7 @@ FIELDS = (
 
 
 def agree(report: castwise.CastReport, want: dict[str, Any]) -> None:
-    """Compare counts exactly, maxima to the last bit but one, decibels to 1e-6."""
+    """Compare counts exactly, maxima to the last bit but one, decibels to 1e-9."""
     got = report.to_dict()
     assert tuple(got) == FIELDS
     for field in FIELDS:
@@ -28,7 +28,7 @@ def agree(report: castwise.CastReport, want: dict[str, Any]) -> None:
             assert (field, got[field]) == (field, want[field])
         else:
             near = math.isclose(got[field], want[field], rel_tol=2.0**-51, abs_tol=5e-324)
-            near |= field == "sqnr_db" and math.isclose(got[field], want[field], abs_tol=1e-6)
+            near |= field == "sqnr_db" and math.isclose(got[field], want[field], abs_tol=1e-9)
             assert near or (math.isnan(got[field]) and math.isnan(want[field])), (field, got, want)
 
 

@@ -39,6 +39,9 @@ const MANY_INEXACT: usize = 16;
 /// After such a tile, so many are left to float64 without a look at their differences.
 const UNSEEN_TILES: u32 = 15;
 
+/// All bits of a float32 but the sign.
+const MAGNITUDE: u32 = u32::MAX >> 1;
+
 /// Compares tiles of two formats.
 pub(super) struct Singles {
     /// Converts codes to float32; none for float32 itself.
@@ -185,7 +188,7 @@ impl Singles {
         let largest =
             f64::from(f32::from_bits(found.before.largest)) + f64::from(f32::from_bits(found.error));
         let grid = exponent_of(largest) + 1 - BITS;
-        let mut range = Within::ALL;
+        let mut range = Within { smallest: 0, largest: f32::MAX.to_bits(), mask: MAGNITUDE };
         if grid > self.lowest && !self.is_wide {
             range.smallest = (power_of_two(grid + self.mantissa) as f32).to_bits();
         }
@@ -349,8 +352,9 @@ impl Summary {
         summary.inexact *= u32::from(is_wide);
         // Most tiles have no zero before, and need no second pass for that.
         if summary.before.smallest == 0 {
-            let largest = summary.before.largest;
-            summary.before = Extremes { largest, ..Extremes::zeros(level, before, Within::ALL) };
+            let range = Within { smallest: 0, largest: MAGNITUDE, mask: MAGNITUDE };
+            summary.before =
+                Extremes { largest: summary.before.largest, ..Extremes::zeros(level, before, range) };
         }
         summary
     }
@@ -410,7 +414,7 @@ impl Summary {
         if error > 0.0 {
             add_squares(&mut report.noise, errors, error, None);
             let may_exceed = *may_exceed || smallest < f64::from(TINY);
-            if may_exceed && max_relative_error.rise(level, columns) {
+            if may_exceed && max_relative_error.rise(level, sources, errors) {
                 let quotient = max_relative_error.quotient();
                 report.max_rel_error = report.max_rel_error.max(quotient);
                 return Some(quotient);

@@ -11,7 +11,7 @@ use crate::cpu::DefaultEnvironment;
 ///
 /// Merging is associative and commutative to the last bit: every field is a count, a maximum, a minimum, or an
 /// [`SquareSum`]. Squares may be rounded within a tile ([`crate::cast::TILE`] elements): parts of an array add up to the
-/// same sums as the whole if they begin at whole tiles. Else they differ by 3e-7 of them at most, and mostly by 1e-9.
+/// same sums as the whole if they begin at whole tiles, and else to 1e-12 of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report<S = SquareSum> {
     /// Elements (components, for complex formats).

@@ -49,14 +49,6 @@ pub(crate) struct Within {
     pub(crate) mask: u32,
 }
 
-/// All bits of a float32 but the sign.
-pub(crate) const MAGNITUDE: u32 = u32::MAX >> 1;
-
-impl Within {
-    /// That of all numbers.
-    pub(crate) const ALL: Self = Self { smallest: 0, largest: f32::MAX.to_bits(), mask: MAGNITUDE };
-}
-
 /// Finds both.
 struct Both {
     sources: Values,

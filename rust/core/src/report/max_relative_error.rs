@@ -1,10 +1,62 @@
-//! The largest relative error of a tile: only elements that may exceed the largest so far are compared in float64.
+//! The errors of a tile, and the largest relative one: only elements that may exceed the largest so far are divided.
 
+use super::extremes::bits;
 use super::squares::{LANES, Values};
-use crate::cpu::{InstructionSet, Kernel, Level};
+use crate::cpu::level::run_portable;
+use crate::cpu::{InstructionSet, Kernel, Level, RawKernel};
 
 /// Below this, products of relative errors and sources may lose bits.
 pub(crate) const TINY: f32 = f32::from_bits((127 - 70) << 23);
+
+/// What is known of the errors of a tile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErrorSummary {
+    /// The largest magnitude, as bits.
+    pub(crate) largest: u32,
+    /// How many are zero.
+    pub(crate) zeros: u32,
+    /// Whether some relative error may exceed the largest so far.
+    pub(crate) may_exceed: bool,
+}
+
+impl ErrorSummary {
+    /// The summary of errors that are all zero.
+    pub(crate) fn of_zeros(count: usize) -> Self {
+        Self { largest: 0, zeros: count as u32, may_exceed: false }
+    }
+}
+
+/// Replaces results by their errors; `FUSED` uses fused multiply-add.
+struct ErrorLoop<const FUSED: bool> {
+    sources: Values,
+    results: *mut f32,
+    ratio: f32,
+}
+
+impl<const FUSED: bool> RawKernel for ErrorLoop<FUSED> {
+    type Output = ErrorSummary;
+
+    #[inline(always)]
+    unsafe fn run(self) -> ErrorSummary {
+        let Self { sources, results, ratio } = self;
+        let (mut largest, mut zeros, mut excess) = (0, 0, 0);
+        for i in 0..sources.count() {
+            // SAFETY: `i` is below the count, and the caller has made the pointer valid for as many results.
+            let (x, error) = unsafe {
+                let (x, place) = (sources.get(i), results.add(i));
+                let error = *place - x;
+                *place = error;
+                (x, error.abs())
+            };
+            largest = bits(error).max(largest);
+            zeros += u32::from(bits(error) == 0);
+            let more = if FUSED { (-ratio).mul_add(x.abs(), error) } else { error - ratio * x.abs() };
+            // As integers, the bits of floats keep their sign.
+            excess = (more.to_bits() as i32).max(excess);
+        }
+        ErrorSummary { largest, zeros, may_exceed: excess > 0 }
+    }
+}
 
 /// The largest relative error so far, as the error and its source.
 #[derive(Clone, Copy, Debug)]
@@ -26,18 +78,20 @@ impl MaxRelativeError {
         f64::from(self.error) / f64::from(self.source)
     }
 
-    /// Returns a number near the square of the largest relative error: below it by more than what three roundings change, or
-    /// above it by so much, if all relative errors are quotients of two numbers of 8 bits, as a larger one is larger by
-    /// 2^-17 of it. Powers of two are not rounded, nor are their products.
-    pub(crate) fn square(self, are_short: bool) -> f32 {
-        let bits = self.ratio.to_bits();
-        let is_power = bits.trailing_zeros() >= f32::MANTISSA_DIGITS - 1;
-        let ratio = f32::from_bits(match are_short {
-            _ if is_power => bits,
-            true => bits + 16,
-            false => bits - 8,
-        });
-        ratio * ratio
+    /// Replaces results by their errors.
+    ///
+    /// # Safety
+    /// As many results as sources are readable and writable at the pointer.
+    pub(crate) unsafe fn subtract(self, level: Level, sources: Values, results: *mut f32) -> ErrorSummary {
+        let ratio = self.ratio(level);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if level.set() >= InstructionSet::Neon {
+                level.run_raw(ErrorLoop::<true> { sources, results, ratio })
+            } else {
+                run_portable(ErrorLoop::<false> { sources, results, ratio })
+            }
+        }
     }
 
     /// Returns a ratio by which errors are compared with products of sources, rounded at levels without fused multiply-add.
@@ -48,8 +102,8 @@ impl MaxRelativeError {
     }
 
     /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
-    pub(crate) fn rise(&mut self, level: Level, [sources, results]: [Values; 2]) -> bool {
-        let risen = level.run(Rise { sources, results, from: *self });
+    pub(crate) fn rise(&mut self, level: Level, sources: Values, errors: Values) -> bool {
+        let risen = level.run(Rise { sources, errors, from: *self });
         *self = risen.unwrap_or(*self);
         risen.is_some()
     }
@@ -75,7 +129,7 @@ impl MaxRelativeError {
 struct Rise {
     sources: Values,
     /// As many.
-    results: Values,
+    errors: Values,
     from: MaxRelativeError,
 }
 
@@ -84,15 +138,12 @@ impl Kernel for Rise {
 
     #[inline(always)]
     fn run(self) -> Option<MaxRelativeError> {
-        let Self { sources, results, from: mut most } = self;
+        let Self { sources, errors, from: mut most } = self;
         let mut risen = None;
-        assert!(results.count() == sources.count());
+        assert!(errors.count() == sources.count());
         for start in (0..sources.count()).step_by(LANES) {
             // SAFETY: `start` is below both counts, which are multiples of LANES, and so is `start + lane`.
-            let at = |lane| unsafe {
-                let (x, y) = (sources.get(start + lane), results.get(start + lane));
-                (x.abs(), (y - x).abs())
-            };
+            let at = |lane| unsafe { (sources.get(start + lane).abs(), errors.get(start + lane).abs()) };
             // An error above an exact product is not below the rounded one.
             let may_rise = |(x, error): (f32, f32)| (error >= most.ratio * x) & (error > 0.0) & (x > 0.0);
             // A loop, as `fold` may be a function of its own, which has not the features of the level.

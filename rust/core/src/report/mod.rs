@@ -10,7 +10,6 @@ pub(crate) mod measure;
 mod square_sum;
 pub(crate) mod squares;
 mod subnormal_count;
-pub(crate) mod tile_losses;
 pub(crate) mod tile_statistics;
 pub(crate) mod values;
 

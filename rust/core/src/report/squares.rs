@@ -129,13 +129,10 @@ pub(crate) fn add_f32s(
         let units: u64 = lanes[..count].iter().map(|lane| (lane * unit) as u64).sum();
         return sum.add(u128::from(units), 2 * grid);
     }
-    add_total(sum, lanes[0]);
-}
-
-/// Adds a number that is positive and normal, as squares of float32 are in float64.
-pub(crate) fn add_total(sum: &mut SquareSum, total: f64) {
-    let significand = total.to_bits() & ((1 << FRACTION) - 1) | 1 << FRACTION;
-    sum.add(u128::from(significand), exponent_of(total) - FRACTION);
+    // The square of a float32 is a normal float64.
+    let total = lanes[0].to_bits();
+    let significand = total & ((1 << FRACTION) - 1) | 1 << FRACTION;
+    sum.add(u128::from(significand), exponent_of(lanes[0]) - FRACTION);
 }
 
 /// Adds the squares of a column of float32, each rounded to the precision of float32, to a sum; `largest` is the largest

@@ -8,16 +8,15 @@
 //! Sources outside the range count as padding here, and are measured by flags ([`super::measure`]).
 
 use super::cast_report::{CastReport, smallest_nonzero};
-use super::extremes::{Extremes, MAGNITUDE, Outside, Within};
-use super::max_relative_error::MaxRelativeError;
-use super::squares::{self, Values, exponent_of};
+use super::extremes::{Extremes, Outside, Within};
+use super::max_relative_error::{ErrorSummary, MaxRelativeError, TINY};
+use super::squares::{self, LANES, Values, exponent_of};
 use super::subnormal_count::SubnormalCount;
-use super::tile_losses::{LEAST_SOURCE, STRIP, TileLosses};
 use crate::codec::decode::Decoder;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::codec::reference;
-use crate::cpu::{Level, RawKernel};
+use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
 use crate::kernels::request::{Request, holds_exactly, pivot_format, pivot_spec};
 use crate::kernels::stages::assemble;
@@ -45,7 +44,6 @@ pub(super) struct TileStatistics {
     lowest: i32,
     /// Whether sources are bytes.
     is_byte: bool,
-    subnormal_count: SubnormalCount,
 }
 
 /// Decodes bf16 without testing for NaN: tiles with NaN are measured by flags.
@@ -132,9 +130,8 @@ impl TileStatistics {
         // Nonzero sources below the target's smallest value may become that value, however small they are.
         let rises = matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative);
         let is_unsigned = target_kind == Kind::Integer { signed: false };
-        let mask = if is_unsigned { u32::MAX } else { MAGNITUDE };
+        let mask = if is_unsigned { u32::MAX } else { u32::MAX >> 1 };
         let is_byte = source.item_size() == 1;
-        let subnormal_count = SubnormalCount::new(target);
         let reader = |format| reader(format, level);
         let (source, target) = (reader(source), reader(target));
         Some(Self {
@@ -151,7 +148,6 @@ impl TileStatistics {
             precision,
             lowest,
             is_byte,
-            subnormal_count,
         })
     }
 
@@ -168,145 +164,85 @@ impl TileStatistics {
         scratch: &'a mut TileScratch,
         report: &mut CastReport,
     ) -> &'a [u16] {
-        let TileScratch {
-            source: before,
-            target: after,
-            max_relative_error,
-            outside: indices,
-            looks_first,
-            losses,
-        } = scratch;
-        let full = count.next_multiple_of(STRIP);
+        let TileScratch { source: before, target: after, max_relative_error, outside: indices } = scratch;
+        let full = count.next_multiple_of(LANES);
+        let read = |stage: &Option<Box<dyn Stage>>, codes: *const u8, tile: &mut Tile<f32>| match stage {
+            None => codes.cast::<f32>(),
+            Some(stage) => {
+                let values = tile.0.as_mut_ptr();
+                let span = Span { source: codes, target: values.cast(), count, ..Span::EMPTY };
+                // SAFETY: the caller's promise; the tile holds that many.
+                unsafe { stage.run(level, span) };
+                values.cast_const()
+            }
+        };
+        let values = if self.widens { target.cast() } else { read(&self.source, source, before) };
         // SAFETY: the caller's promise; the tiles hold that many, and are not touched while the columns are in use.
-        let read = |stage: &Option<Box<dyn Stage>>, codes: *const u8, tile: &mut Tile<f32>| unsafe {
-            let mut values = codes.cast::<f32>();
-            if let Some(stage) = stage {
-                let target = tile.0.as_mut_ptr().cast();
-                stage.run(level, Span { source: codes, target, count, ..Span::EMPTY });
-                values = tile.0.as_ptr();
-            }
-            if full > count {
-                values = filled_up(values, count, full, tile);
-            }
+        let mut x = unsafe {
+            let values = if full == count { values } else { filled_up(values, count, full, before) };
             Values::new(values, full)
         };
-        let x = if self.widens { read(&None, target, before) } else { read(&self.source, source, before) };
-        let y = if self.lossless { x } else { read(&self.target, target, after) };
-        let mut columns = [x, y];
-        // Each error is a multiple of the last place of its source, and not above it.
-        let are_short = self.precision < 8;
-        let ratio = max_relative_error.square(are_short);
-        let (mut found, mut outside) = (None, 0);
-        if !*looks_first {
-            losses.find(level, &columns, ratio);
-            found = losses.extremes().map(|[smallest, largest]| [smallest.to_bits(), largest.to_bits(), 0]);
-            found = found.filter(|&[smallest, largest, _]| {
-                let Within { smallest: least, largest: most, mask } = self.range;
-                mask == MAGNITUDE && smallest >= least && largest <= most
-            });
+        let mut extremes = Extremes::of(level, x, self.range);
+        let mut outside = 0;
+        if !extremes.are_within(self.range) {
+            outside = level.run(Outside { columns: [x], range: self.range, indices });
+            // SAFETY: the tile holds as many as the column, and is not touched from here on.
+            x = unsafe {
+                filled_up(x.pointer(), full, full, before);
+                clear(before, &indices.0[..outside]);
+                Values::new(before.0.as_ptr(), full)
+            };
+            extremes = Extremes::of(level, x, self.range);
         }
-        let [smallest, largest, zeros] = found.unwrap_or_else(|| {
-            let mut extremes = Extremes::of(level, x, self.range);
-            let is_within = extremes.are_within(self.range);
-            if !is_within {
-                outside = level.run(Outside { columns: [x], range: self.range, indices: &mut *indices });
-                for (values, tile) in columns.iter_mut().zip([&mut *before, &mut *after]) {
-                    // SAFETY: the tile holds as many as the column, and is not touched from here on.
-                    *values = unsafe {
-                        filled_up(values.pointer(), full, full, tile);
-                        clear(tile, &indices.0[..outside]);
-                        Values::new(tile.0.as_ptr(), full)
-                    };
-                }
-                extremes = Extremes::of(level, columns[0], self.range);
-            }
-            if *looks_first || !is_within {
-                losses.find(level, &columns, ratio);
-            }
-            *looks_first = !is_within;
-            [extremes.smallest, extremes.largest, extremes.zeros]
-        });
-        let [smallest, largest] = [smallest, largest].map(f32::from_bits);
         let outside = &indices.0[..outside];
+        // SAFETY: as above.
+        let (errors, summary) = unsafe {
+            if self.lossless {
+                (x, ErrorSummary::of_zeros(full))
+            } else {
+                let y = read(&self.target, target, after);
+                filled_up(y, count, full, after);
+                clear(after, outside);
+                let errors = after.0.as_mut_ptr();
+                let summary = max_relative_error.subtract(level, x, errors);
+                (Values::new(errors, full), summary)
+            }
+        };
+        let [smallest, largest] = [extremes.smallest, extremes.largest].map(f32::from_bits);
         // Those that fill up, and those outside the range, do not count.
         let measured = count - outside.len();
         let padding = (full - measured) as u64;
         report.count += measured as u64;
-        report.exact += u64::from(losses.equal) - padding;
-        report.zero_in += u64::from(zeros) - padding;
+        report.exact += u64::from(summary.zeros) - padding;
+        report.zero_in += u64::from(extremes.zeros) - padding;
         report.amax = report.amax.max(f64::from(largest));
         report.amin_nonzero = smallest_nonzero(report.amin_nonzero, f64::from(smallest));
         if largest == 0.0 {
             return outside;
         }
-        if smallest < self.smallest_normal {
-            // SAFETY: the caller's promise for the codes; the indices are of some.
-            let [below, zero_results] = unsafe { self.subnormal_count.count(level, target, count, outside) };
+        let [smallest, largest] = [smallest, largest].map(f64::from);
+        if smallest < f64::from(self.smallest_normal) {
+            let normal = self.smallest_normal.to_bits();
+            let errors = (!self.lossless).then_some(errors);
+            let [below, zero_results] = level.run(SubnormalCount { sources: x, errors, normal });
             report.subnormal += u64::from(below - zero_results);
-            // A source of zero has a result of zero.
-            report.underflowed += u64::from(zero_results) - (u64::from(zeros) - padding);
+            report.underflowed += u64::from(zero_results.saturating_sub(extremes.zeros));
         }
-        let has_errors = losses.equal as usize != full;
-        let may_exceed = losses.may_exceed || smallest < LEAST_SOURCE;
-        if has_errors && may_exceed && max_relative_error.rise(level, columns) {
-            report.max_rel_error = report.max_rel_error.max(max_relative_error.quotient());
-        }
+        let grid = (exponent_of(smallest) - self.precision).max(self.lowest);
         // Few elements and bytes may be measured without this as well, with exact sums.
         let is_exact = count <= SHORT || self.is_byte;
-        let grid = (exponent_of(smallest.into()) - self.precision).max(self.lowest);
-        if let Some(total) = losses.signal().filter(|_| !is_exact) {
-            squares::add_total(&mut report.signal, total);
-        } else {
-            squares::add_f32s(&mut report.signal, level, columns[0], (largest.into(), grid), is_exact);
+        squares::add_f32s(&mut report.signal, level, x, (largest, grid), is_exact);
+        if summary.largest == 0 {
+            return outside;
         }
-        if has_errors {
-            add_errors(level, columns, after, losses, (grid, is_exact), report);
+        let error = f64::from(f32::from_bits(summary.largest));
+        squares::add_f32s(&mut report.noise, level, errors, (error, grid), is_exact);
+        report.max_abs_error = report.max_abs_error.max(error);
+        let may_exceed = summary.may_exceed || smallest < f64::from(TINY);
+        if may_exceed && max_relative_error.rise(level, x, errors) {
+            report.max_rel_error = report.max_rel_error.max(max_relative_error.quotient());
         }
         outside
-    }
-}
-
-/// Adds the errors of a tile with a room for them, which the results may be in.
-fn add_errors(
-    level: Level,
-    columns: [Values; 2],
-    room: &mut Tile<f32>,
-    losses: &TileLosses,
-    (grid, is_exact): (i32, bool),
-    report: &mut CastReport,
-) {
-    let (known, total) = (losses.largest_error(), losses.noise().filter(|_| !is_exact));
-    if let (Some(most), Some(total)) = (known, total) {
-        report.max_abs_error = report.max_abs_error.max(most.into());
-        return squares::add_total(&mut report.noise, total);
-    }
-    let full = columns[0].count();
-    // SAFETY: the room has a place for each error, and nothing else is in it but perhaps the results.
-    let errors = unsafe {
-        level.run_raw(Subtract { columns, errors: room.0.as_mut_ptr() });
-        Values::new(room.0.as_ptr(), full)
-    };
-    let most = f64::from(f32::from_bits(Extremes::of(level, errors, Within::ALL).largest));
-    report.max_abs_error = report.max_abs_error.max(most);
-    squares::add_f32s(&mut report.noise, level, errors, (most, grid), is_exact);
-}
-
-/// Writes the errors of results, which may stand where these do.
-struct Subtract {
-    columns: [Values; 2],
-    errors: *mut f32,
-}
-
-impl RawKernel for Subtract {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run(self) {
-        let Self { columns: [sources, results], errors } = self;
-        for i in 0..sources.count() {
-            // SAFETY: the caller's promise: both columns have as many, and there is room for an error of each.
-            unsafe { errors.add(i).write(results.get(i) - sources.get(i)) };
-        }
     }
 }
 
@@ -325,9 +261,6 @@ pub(super) struct TileScratch {
     max_relative_error: MaxRelativeError,
     /// The indices of sources outside the range.
     outside: Box<Tile<u16>>,
-    /// Whether the tile before had some, so that a tile is looked at first. No result depends on it.
-    looks_first: bool,
-    losses: TileLosses,
 }
 
 impl TileScratch {

@@ -47,8 +47,6 @@ pub(crate) trait Conversions: Vector {
     unsafe fn any_unequal(a: [Self::Integers; 4], b: [Self::Integers; 4]) -> bool;
     /// Converts float32 to float64.
     unsafe fn to_f64(a: Self::F32s) -> [Self::Integers; 2];
-    /// Sums of float64, rounded to nearest.
-    unsafe fn sum_f64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Products of the first two plus the third, rounded to nearest once.
     unsafe fn product_sum_f64(a: Self::Integers, b: Self::Integers, c: Self::Integers) -> Self::Integers;
 }

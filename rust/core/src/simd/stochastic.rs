@@ -20,6 +20,8 @@ pub(crate) trait StochasticOps: Conversions {
         let (a, b) = (Self::sar32(a, 16), Self::sar32(b, 16));
         Self::clamp_to_8::<SIGNED>([a, b, Self::sar32(c, 16), Self::sar32(d, 16)])
     }
+    /// The smaller of float32, none of them NaN.
+    unsafe fn smaller(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Returns magnitudes of float32 as bits; those below `power` are converted to fixed point, in units of the last
     /// place of `power`, and added to its bits less one exponent step.
     unsafe fn fixed_below(a: Self::Integers, power: Self::F32s) -> Self::Integers;

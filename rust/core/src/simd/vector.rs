@@ -114,8 +114,6 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn most16(a: Self::Integers) -> u16;
     /// The largest of unsigned lanes of 32 bits.
     unsafe fn most32(a: Self::Integers) -> u32;
-    /// The smallest of unsigned lanes of 32 bits.
-    unsafe fn least32(a: Self::Integers) -> u32;
     unsafe fn add32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The smaller of signed i16.
     unsafe fn min_signed16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
@@ -224,16 +222,6 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Loads four registers of float64 as bf16 rounded once to nearest even; `one` is 1 in every u16. `None` if some
     /// are NaN or need a slower way.
     unsafe fn nearest_bf16_of_f64(source: *const u8, one: Self::Integers) -> Option<Self::Integers>;
-    /// Sums, rounded to nearest.
-    unsafe fn sum(a: Self::F32s, b: Self::F32s) -> Self::F32s;
-    /// The first less the second, rounded to nearest.
-    unsafe fn difference(a: Self::F32s, b: Self::F32s) -> Self::F32s;
-    /// The larger of float32 that are not NaN.
-    unsafe fn larger(a: Self::F32s, b: Self::F32s) -> Self::F32s;
-    /// The smaller of float32 that are not NaN.
-    unsafe fn smaller(a: Self::F32s, b: Self::F32s) -> Self::F32s;
-    /// Adds one to lanes of 32 bits whose float32 is zero.
-    unsafe fn count_zeros(counts: Self::Integers, a: Self::F32s) -> Self::Integers;
     /// Products, rounded to nearest.
     unsafe fn product(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Quotients, rounded to nearest.

@@ -54,9 +54,6 @@ impl Conversions for Avx2 {
             let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
             [arch::_mm256_castpd_si256(low), arch::_mm256_castpd_si256(high)]
         }
-        fn sum_f64(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
-            arch::_mm256_castpd_si256(arch::_mm256_add_pd(arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b)))
-        }
         fn product_sum_f64(a: arch::__m256i, b: arch::__m256i, c: arch::__m256i) -> arch::__m256i {
             let (a, b, c) = (arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b), arch::_mm256_castsi256_pd(c));
             arch::_mm256_castpd_si256(arch::_mm256_fmadd_pd(a, b, c))

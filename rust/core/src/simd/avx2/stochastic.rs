@@ -30,6 +30,7 @@ impl StochasticOps for Avx2 {
             let high = arch::_mm256_or_si256(lacks_none(c, bits), lacks_none(d, bits));
             arch::_mm256_movemask_epi8(arch::_mm256_or_si256(low, high)) != 0
         }
+        fn smaller(a: arch::__m256, b: arch::__m256) -> arch::__m256 { arch::_mm256_min_ps(a, b) }
         fn any_low_ones(all: [Integers; 4]) -> bool {
             let [a, b, c, d] = all;
             let most = arch::_mm256_max_epu16(arch::_mm256_max_epu16(a, b), arch::_mm256_max_epu16(c, d));

@@ -69,12 +69,6 @@ unsafe impl Vector for Avx2 {
             let one = arch::_mm_max_epu32(two, arch::_mm_shuffle_epi32::<0b10_11_00_01>(two));
             arch::_mm_cvtsi128_si32(one) as u32
         }
-        fn least32(a: Integers) -> u32 {
-            let four = arch::_mm_min_epu32(arch::_mm256_castsi256_si128(a), arch::_mm256_extracti128_si256::<1>(a));
-            let two = arch::_mm_min_epu32(four, arch::_mm_shuffle_epi32::<0b01_00_11_10>(four));
-            let one = arch::_mm_min_epu32(two, arch::_mm_shuffle_epi32::<0b10_11_00_01>(two));
-            arch::_mm_cvtsi128_si32(one) as u32
-        }
         fn add32(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi32(a, b) }
         fn min_signed16(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epi16(a, b) }
         fn max_signed16(a: Integers, b: Integers) -> Integers { arch::_mm256_max_epi16(a, b) }
@@ -179,14 +173,6 @@ unsafe impl Vector for Avx2 {
         }
         fn load_f64_midrange(source: *const u8) -> F32s {
             arch::_mm256_set_m128(sticky_f32(source.add(Self::BYTES)), sticky_f32(source))
-        }
-        fn sum(a: F32s, b: F32s) -> F32s { arch::_mm256_add_ps(a, b) }
-        fn difference(a: F32s, b: F32s) -> F32s { arch::_mm256_sub_ps(a, b) }
-        fn larger(a: F32s, b: F32s) -> F32s { arch::_mm256_max_ps(a, b) }
-        fn smaller(a: F32s, b: F32s) -> F32s { arch::_mm256_min_ps(a, b) }
-        fn count_zeros(counts: Integers, a: F32s) -> Integers {
-            let zero = arch::_mm256_cmp_ps::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm256_setzero_ps());
-            arch::_mm256_sub_epi32(counts, arch::_mm256_castps_si256(zero))
         }
         fn product(a: F32s, b: F32s) -> F32s { arch::_mm256_mul_ps(a, b) }
         fn quotient(a: F32s, b: F32s) -> F32s { arch::_mm256_div_ps(a, b) }

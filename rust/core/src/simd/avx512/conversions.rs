@@ -47,9 +47,6 @@ impl Conversions for Avx512 {
             let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(a));
             [arch::_mm512_castpd_si512(low), arch::_mm512_castpd_si512(high)]
         }
-        fn sum_f64(a: arch::__m512i, b: arch::__m512i) -> arch::__m512i {
-            arch::_mm512_castpd_si512(arch::_mm512_add_pd(arch::_mm512_castsi512_pd(a), arch::_mm512_castsi512_pd(b)))
-        }
         fn product_sum_f64(a: arch::__m512i, b: arch::__m512i, c: arch::__m512i) -> arch::__m512i {
             let (a, b, c) = (arch::_mm512_castsi512_pd(a), arch::_mm512_castsi512_pd(b), arch::_mm512_castsi512_pd(c));
             arch::_mm512_castpd_si512(arch::_mm512_fmadd_pd(a, b, c))

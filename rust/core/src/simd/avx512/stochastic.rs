@@ -31,6 +31,7 @@ impl StochasticOps for Avx512 {
             let most = arch::_mm512_max_epu32(arch::_mm512_max_epu32(a, b), arch::_mm512_max_epu32(c, d));
             arch::_mm512_cmpeq_epi32_mask(most, arch::_mm512_set1_epi32(-1)) != 0
         }
+        fn smaller(a: arch::__m512, b: arch::__m512) -> arch::__m512 { arch::_mm512_min_ps(a, b) }
         fn any_low_ones(all: [Integers; 4]) -> bool {
             const LOWER: u32 = u32::MAX / 3;
             let [a, b, c, d] = all;

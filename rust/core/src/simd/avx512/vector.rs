@@ -4,7 +4,7 @@ use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{Level, Owner, RawKernel};
 use crate::simd::halves::up_above_middle;
-use crate::simd::vector::{Tables, Vector, operations, or_masked, rarely, unknown_one};
+use crate::simd::vector::{Tables, Vector, operations, or_masked, rarely};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,6 @@ unsafe impl Vector for Avx512 {
             !(arch::_mm_cvtsi128_si32(arch::_mm_minpos_epu16(turned)) as u16)
         }
         fn most32(a: Integers) -> u32 { arch::_mm512_reduce_max_epu32(a) }
-        fn least32(a: Integers) -> u32 { arch::_mm512_reduce_min_epu32(a) }
         fn add32(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi32(a, b) }
         fn min_signed16(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epi16(a, b) }
         fn max_signed16(a: Integers, b: Integers) -> Integers { arch::_mm512_max_epi16(a, b) }
@@ -203,16 +202,6 @@ unsafe impl Vector for Avx512 {
                 return None;
             }
             Some(up_above_middle::<Self>(low, high, one))
-        }
-        fn sum(a: F32s, b: F32s) -> F32s { arch::_mm512_add_ps(a, b) }
-        fn difference(a: F32s, b: F32s) -> F32s { arch::_mm512_sub_ps(a, b) }
-        fn larger(a: F32s, b: F32s) -> F32s { arch::_mm512_max_ps(a, b) }
-        fn smaller(a: F32s, b: F32s) -> F32s { arch::_mm512_min_ps(a, b) }
-        fn count_zeros(counts: Integers, a: F32s) -> Integers {
-            let zero = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_EQ_OQ }>(a, arch::_mm512_setzero_ps());
-            // Hidden from the compiler, which would otherwise take a third instruction.
-            let one = arch::_mm512_set1_epi32(unknown_one().into());
-            arch::_mm512_mask_add_epi32(counts, zero, counts, one)
         }
         fn product(a: F32s, b: F32s) -> F32s { arch::_mm512_mul_ps(a, b) }
         fn quotient(a: F32s, b: F32s) -> F32s { arch::_mm512_div_ps(a, b) }

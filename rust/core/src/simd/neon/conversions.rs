@@ -46,9 +46,6 @@ impl Conversions for Neon {
             let second = Self::or(arch::veorq_u8(a[2], b[2]), arch::veorq_u8(a[3], b[3]));
             arch::vmaxvq_u8(Self::or(first, second)) != 0
         }
-        fn sum_f64(a: Integers, b: Integers) -> Integers {
-            arch::vreinterpretq_u8_f64(arch::vaddq_f64(arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b)))
-        }
         fn product_sum_f64(a: Integers, b: Integers, c: Integers) -> Integers {
             let (a, b) = (arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b));
             arch::vreinterpretq_u8_f64(arch::vfmaq_f64(arch::vreinterpretq_f64_u8(c), a, b))

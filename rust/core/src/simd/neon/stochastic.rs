@@ -37,6 +37,7 @@ impl StochasticOps for Neon {
             let high = arch::vorrq_u32(arch::vceqq_u32(c, bits), arch::vceqq_u32(d, bits));
             arch::vmaxvq_u32(arch::vorrq_u32(low, high)) != 0
         }
+        fn smaller(a: arch::float32x4_t, b: arch::float32x4_t) -> arch::float32x4_t { arch::vminq_f32(a, b) }
         fn any_low_ones(all: [Integers; 4]) -> bool {
             let [a, b, c, d] = all;
             let most = Self::max16(Self::max16(a, b), Self::max16(c, d));

@@ -66,7 +66,6 @@ unsafe impl Vector for Neon {
         }
         fn most16(a: Integers) -> u16 { arch::vmaxvq_u16(u16s(a)) }
         fn most32(a: Integers) -> u32 { arch::vmaxvq_u32(arch::vreinterpretq_u32_u8(a)) }
-        fn least32(a: Integers) -> u32 { arch::vminvq_u32(arch::vreinterpretq_u32_u8(a)) }
         fn add32(a: Integers, b: Integers) -> Integers {
             let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
             arch::vreinterpretq_u8_u32(arch::vaddq_u32(a, b))
@@ -165,14 +164,6 @@ unsafe impl Vector for Neon {
             let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
             let high = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source.add(Self::BYTES)));
             arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(low), high)
-        }
-        fn sum(a: F32s, b: F32s) -> F32s { arch::vaddq_f32(a, b) }
-        fn difference(a: F32s, b: F32s) -> F32s { arch::vsubq_f32(a, b) }
-        fn larger(a: F32s, b: F32s) -> F32s { arch::vmaxq_f32(a, b) }
-        fn smaller(a: F32s, b: F32s) -> F32s { arch::vminq_f32(a, b) }
-        fn count_zeros(counts: Integers, a: F32s) -> Integers {
-            let zero = arch::vceqzq_f32(a);
-            arch::vreinterpretq_u8_u32(arch::vsubq_u32(arch::vreinterpretq_u32_u8(counts), zero))
         }
         fn product(a: F32s, b: F32s) -> F32s { arch::vmulq_f32(a, b) }
         fn quotient(a: F32s, b: F32s) -> F32s { arch::vdivq_f32(a, b) }
