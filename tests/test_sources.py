@@ -592,10 +592,11 @@ NUMPY_ENTRIES = re.findall(
 
 
 def test_entries_are_those_of_numpys_header() -> None:
-    header = (Path(np.get_include()) / "numpy" / "__multiarray_api.h").read_text()
+    headers = Path(np.get_include()) / "numpy"
+    header = "".join((headers / f"__{name}_api.h").read_text() for name in ("multiarray", "ufunc"))
     assert len(NUMPY_ENTRIES) == NUMPY_TABLE.count(": usize = ") > 0
     for name, number in NUMPY_ENTRIES:
-        entry = re.search(rf"#define {name}\b[^#]*?PyArray_API\[(\d+)\]", header)
+        entry = re.search(rf"#define {name}\b[^#]*?Py(?:Array|UFunc)_API\[(\d+)\]", header)
         assert entry is not None, name
         assert entry[1] == number, name
 
