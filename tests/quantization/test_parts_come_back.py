@@ -53,6 +53,15 @@ def test_parts_come_back(scheme: Scheme, recipe: str, symmetric: bool) -> None:
         assert np.array_equal(dequantize(by_hand, "float32"), expected)
 
 
+def test_kernels_of_keras_may_be_a_stack() -> None:
+    stack = normal(2, 64, 32)
+    q = quantize(stack, "int8_channel", recipe="keras")
+    assert (q.axis, q.scale.size) == (1, 2 * 32)
+    for one, decoded in zip(stack, dequantize(q, "float32"), strict=True):
+        alone = quantize(one, "int8_channel", recipe="keras")
+        assert np.array_equal(dequantize(alone, "float32"), decoded)
+
+
 def test_an_error_of_shapes_names_the_axis() -> None:
     parts = quantize(normal(8, 64), "int8_channel", recipe="keras", axis=-1).parts()
     with pytest.raises(ValueError, match=r"along axis=0 needs \(8, 64\)"):

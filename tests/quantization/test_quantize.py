@@ -874,8 +874,13 @@ def test_a_stated_shape_without_rows_and_columns(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "scheme"), [("w4a16", "int4_group"), ("FP8_DYNAMIC", "fp8_channel")]
+    ("preset", "options"),
+    [
+        ("w4a16", "'int4_group'"),
+        ("FP8_DYNAMIC", "'fp8_channel'"),
+        ("W4A16_ASYM", "'int4_group', symmetric=False"),
+    ],
 )
-def test_presets_name_their_schemes(preset: Any, scheme: str) -> None:
-    with pytest.raises(ValueError, match=f"here its weights are scheme='{scheme}'$"):
+def test_presets_name_their_schemes(preset: Any, options: str) -> None:
+    with pytest.raises(ValueError, match=f"here its weights are scheme={options}$"):
         quantize(normal(2, 32), preset)

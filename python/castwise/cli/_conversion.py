@@ -223,9 +223,9 @@ class ConversionCommand(NamedTuple):
         """Describe the command, and add the options of its request and of runs."""
         codes = _EXIT_CODES.format(findings=self.findings, error=self.error)
         describe(parser, self.description, codes, examples=self.examples)
-        shared = Request.options
-        own = [each for name, each in self.request.options.items() if name not in shared]
-        options = [*own, *shared.values(), *Run.options.values()]
+        common = Request.options
+        own = [each for name, each in self.request.options.items() if name not in common]
+        options = [*own, *common.values(), *Run.options.values()]
         add_arguments(parser, "source", "destination")
         titles = dict.fromkeys(option.group for option in own)
         for title in (*titles, "losses", "output", "files", "run"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError
-from castwise.checkpoint.advice.advice import check_map_file
+from castwise.checkpoint.advice.advice import advice_sheet, check_map_file
 from castwise.cli._arguments import add_arguments, add_output, local_path_argument, names_argument
 from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
@@ -155,7 +155,7 @@ def _advise(options: argparse.Namespace) -> int:
     with (
         shown_result(
             options,
-            partial(Advice.sheet, every=options.all),
+            partial(advice_sheet, every=options.all),
             files={"output": lambda advice: [advice.to_toml()]},
         ) as output,
         ProgressLine(sys.stderr, quiet=options.quiet) as progress,

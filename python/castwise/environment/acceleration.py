@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from castwise._core import accelerated_pairs, set_accelerated
@@ -90,6 +89,8 @@ def accelerate() -> Acceleration:
     """
     acceleration = Acceleration()
     if not acceleration.pairs:
+        import ml_dtypes  # noqa: PLC0415  (a second, with 0.7)
+
         warnings.warn(
             f"castwise.accelerate() has replaced no cast of ml_dtypes {ml_dtypes.__version__}: "
             f"numpy {np.__version__} stores them in a way that is not known. They work, and are "

@@ -104,7 +104,8 @@ fn abbreviated(name: &str) -> String {
 }
 
 /// The place in `texts` of the one that contains what is spelled most like `wanted`; of equals the one of the most
-/// similar length, then the first. `None` if more than a third of the letters differ: nobody meant that.
+/// similar length, then the first. `None` if more than a third of the letters differ, or two of a short name: nobody meant
+/// that.
 #[must_use]
 pub fn nearest(wanted: &str, texts: &[String]) -> Option<usize> {
     let score = |text: &str| {

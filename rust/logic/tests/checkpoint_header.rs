@@ -207,4 +207,7 @@ fn what_is_refused_is_what_the_safetensors_crate_refuses() {
         }
     }
     assert!(accepted > 50, "{accepted}");
+    for entry in [r#"["F32",[1],[0,4]]"#, r#"{"dtype":{"F32":null},"shape":[1],"data_offsets":[0,4]}"#] {
+        refused(&format!(r#"{{"w":{entry}}}"#), 4);
+    }
 }

@@ -121,8 +121,8 @@ def _neighbor(path: Path) -> Path | None:
     names = sorted(name for name in names if name.isprintable())
     # Names of equal suffixes are compared without these, which make any two alike.
     spellings = {name.removesuffix(path.suffix).replace(".", "-"): name for name in names}
-    wanted = path.stem.replace(".", "-")
-    likely = likely_names(wanted, [*spellings]) if path.name.isprintable() else None
+    stem = path.stem.replace(".", "-")
+    likely = likely_names(stem, [*spellings]) if path.name.isprintable() else None
     return path.with_name(spellings[likely[0]]) if likely else None
 
 

@@ -91,12 +91,14 @@ class QuantizedArray(StoredArray, Rendered):
             symmetric = self.zero_point is None and "bias" not in self.extras
             layout = written_layout(self.recipe, scheme, symmetric=symmetric)
             object.__setattr__(self, "layout", layout)
+        shape = shape_of(self.shape)
+        object.__setattr__(self, "shape", shape)
         if self.axis is None:
             producer = known_recipe(self.recipe)
-            object.__setattr__(self, "axis", -1 if producer is None else producer.axis)
+            axis = -1 if producer is None else producer.axis_of(len(shape))
+            object.__setattr__(self, "axis", axis)
         block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
-        object.__setattr__(self, "shape", shape_of(self.shape))
         parts = {name: getattr(self, name) for name in _PARTS}
         extras = {name: _as_native(part) for name, part in dict(self.extras).items()}
         for name, part in (parts | {"extras": MappingProxyType(extras)}).items():

@@ -91,13 +91,14 @@ def recognized_parts(
     most = max(len(match.parts) for match in matches)
     matches = [match for match in matches if len(match.parts) == most]
     _check_parts(matches[0], tensors, row)
+    sizes = None if shape is None else shape_of(shape)
     candidates_of = partial(
         _candidates,
         recipe=row,
         scheme=scheme,
-        shape=None if shape is None else shape_of(shape),
+        shape=sizes,
         block=None if block is None else block_pair(block),
-        axis=row.axis if axis is None else axis,
+        axis=row.axis_of(MATRIX if sizes is None else len(sizes)) if axis is None else axis,
         variant=variant,
     )
     problems: dict[str, None] = {}

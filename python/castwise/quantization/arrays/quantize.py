@@ -458,7 +458,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
         find_recipe(producer)
         names = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {names}.")
-    axis = find_recipe(producer).axis if axis is None else axis
+    axis = find_recipe(producer).axis_of(len(shape)) if axis is None else axis
     check_scales(scales, row, producer)
     if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
         raise ValueError(

@@ -168,9 +168,10 @@ def find_scheme(name: object) -> Scheme:
     if not isinstance(name, str) or name not in rows:
         preset = (PRESETS | NO_PRESETS).get(name.upper()) if isinstance(name, str) else None
         if preset is not None:
+            symmetry = ", symmetric=False" if preset[1].get("zero_points") else ""
             raise ValueError(
-                f"scheme={name!r} is a name of llm-compressor; here its weights are "
-                f"scheme={preset[0]!r}"
+                f"scheme={name!r} is a preset of llm-compressor; here its weights are "
+                f"scheme={preset[0]!r}{symmetry}"
             )
         hint = scheme_hint(name, rows)
         raise ValueError(

@@ -112,7 +112,7 @@ unsafe fn compare_as_asked(
         count if count == rows => decoding.clone(),
         _ => some_rows(decoding, rows_of_part),
     };
-    let (mut encoder, mut decoder): (_, Option<BlockDecoder>) = (None, None);
+    let (mut encoder, mut decoder): (_, Option<(usize, BlockDecoder)>) = (None, None);
     let mut is_made = encoding.is_some();
     let mut found = Vec::new();
     let compare = |room: &mut Room| -> Result<_, Error> {
@@ -129,14 +129,14 @@ unsafe fn compare_as_asked(
             for start in (start..end).step_by(part) {
                 let count = part.min(end - start);
                 let (x, decoding) = (x.some_rows(start, count), stored(start..start + count));
-                decoder = decoder.filter(|_| count == part);
+                decoder = decoder.filter(|(rows, _)| *rows == count);
                 // SAFETY: the caller's promise, for these rows; the room is of this thread.
                 unsafe {
                     let values =
                         Array::dense(&mut room.values, &[count, columns], format).ok_or_else(too_long)?;
-                    let decoder = match &mut decoder {
+                    let (_, decoder) = match &mut decoder {
                         Some(decoder) => decoder,
-                        none => none.insert(BlockDecoder::new(decoding.clone(), &values)?),
+                        none => none.insert((count, BlockDecoder::new(decoding.clone(), &values)?)),
                     };
                     decoder.place(&decoding);
                     decoder.decode(values.pointer, 1)?;

@@ -9,7 +9,7 @@
 //! Offsets are relative to the start of the data, in bytes. `build` places tensors as the
 //! `safetensors` crate does, widest dtype first and then by name, so that every tensor is aligned
 //! and the same content gives the same file whoever writes it. What is refused is what that crate
-//! refuses: the tests compare the two.
+//! refuses, and two forms that nobody writes: fields as an array, and a dtype as an object.
 
 use std::collections::HashSet;
 

@@ -141,7 +141,8 @@ def _outline_of(target: ModelFormat, facts: SourceComponent) -> ModelOutline:
     """Return what a component becomes by its configuration."""
     config = _config_of(facts)
     try:
-        return target.outline(facts.component.folder, config)
+        outline = target.outline(facts.component.folder, config)
+        return outline._replace(tensors=[*outline.tensors])  # a mix reads them, too
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
 
