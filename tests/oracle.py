@@ -342,7 +342,7 @@ class Cast:
             kept &= ~absent
             beyond |= absent
         elif not row.signed:
-            beyond |= value.finite & negative & (magnitude > 0)
+            beyond |= value.finite & negative & ~zero
 
         invalid = np.where(negative, np.uint64(row.nan(True)), np.uint64(row.nan(False)))
         if row.infinity is not None:

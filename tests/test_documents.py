@@ -269,8 +269,16 @@ def examples(text: str, name: str, names: Mapping[str, object]) -> doctest.DocTe
     return doctest.DocTestParser().get_doctest(text, dict(names), name, name, 0)
 
 
+class Checker(doctest.OutputChecker):
+    """Takes the dtypes of arrays as ml_dtypes spells them from 0.7 on and before."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        want, got = (re.sub(r"dtype=dtype\((\w+)\)", r"dtype=\1", text) for text in (want, got))
+        return super().check_output(want, re.sub(r"dtype='(\w+)'", r"dtype=\1", got), optionflags)
+
+
 def failures(test: doctest.DocTest, flags: int = doctest.ELLIPSIS) -> int:
-    return doctest.DocTestRunner(optionflags=flags).run(test).failed
+    return doctest.DocTestRunner(Checker(), optionflags=flags).run(test).failed
 
 
 def frameworks_of_page(page: Path) -> list[str]:

@@ -382,6 +382,8 @@ def test_a_survey_of_a_checkpoint(model: Path, capsys: pytest.CaptureFixture[str
     assert "and 3 other rows" in capsys.readouterr().out
     assert main(["survey", str(model), "--all"]) == 0
     assert "model.layers.1.self_attn.q_proj.weight" in capsys.readouterr().out
+    assert main(["advise", str(model), "--bits", "9", "--all"]) == 0
+    assert "model.layers.1.self_attn." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

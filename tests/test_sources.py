@@ -592,10 +592,11 @@ NUMPY_ENTRIES = re.findall(
 
 
 def test_entries_are_those_of_numpys_header() -> None:
-    header = (Path(np.get_include()) / "numpy" / "__multiarray_api.h").read_text()
+    headers = Path(np.get_include()) / "numpy"
+    header = "".join((headers / f"__{name}_api.h").read_text() for name in ("multiarray", "ufunc"))
     assert len(NUMPY_ENTRIES) == NUMPY_TABLE.count(": usize = ") > 0
     for name, number in NUMPY_ENTRIES:
-        entry = re.search(rf"#define {name}\b[^#]*?PyArray_API\[(\d+)\]", header)
+        entry = re.search(rf"#define {name}\b[^#]*?Py(?:Array|UFunc)_API\[(\d+)\]", header)
         assert entry is not None, name
         assert entry[1] == number, name
 
@@ -888,6 +889,23 @@ def test_a_command_imports_what_it_uses(
     others = {f"castwise.{name}" for name in unused}
     assert others <= MODULES.keys(), "a module has another name"
     assert modules.isdisjoint(others)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["inspect IN", "diff --help", "survey --help", "verify --help"]
+)
+def test_what_casts_nothing_imports_no_ml_dtypes(tmp_path: Path, arguments: str) -> None:
+    """To import it takes a second with numpy 2.4 and ml_dtypes 0.7."""
+    model = tmp_path / "in.safetensors"
+    castwise.checkpoint.save(model, {"w": castwise.cast(np.ones(3, np.float32), "bfloat16")})
+    program = (
+        "import sys, contextlib; from castwise.cli import main\n"
+        "with contextlib.suppress(SystemExit): assert main(sys.argv[1:]) == 0\n"
+        "assert 'ml_dtypes' not in sys.modules"
+    )
+    words = arguments.replace("IN", str(model)).split()
+    result = run_python("-c", program, *words, forked=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("package", ["checkpoint", "quantization"])

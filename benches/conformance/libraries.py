@@ -25,6 +25,14 @@ EXTRA = "test-frameworks"
 _TORCH_SATURATES = (2, 12)
 """The first release whose casts to float8_e4m3fn saturate."""
 
+_ML_DTYPES_ROUNDS_ONCE = (0, 7)
+"""The first release that rounds float64 and wide integers once, and casts every pair."""
+
+
+def _release(distribution: str) -> tuple[int, ...]:
+    """Return the first two numbers of the version of an installed package."""
+    return tuple(map(int, version(distribution).split(".")[:2]))
+
 
 class LibraryCast(ABC):
     """How one library is called."""
@@ -53,8 +61,12 @@ class LibraryCast(ABC):
 class Numpy(LibraryCast):
     """`ndarray.astype`, which ml_dtypes extends to its dtypes."""
 
-    name: Like = "numpy"
     distributions = ("numpy", "ml_dtypes")
+
+    @property
+    def name(self) -> Like:
+        """See LibraryCast."""
+        return "numpy" if _release("ml_dtypes") >= _ML_DTYPES_ROUNDS_ONCE else "ml_dtypes<0.7"
 
     def load(self) -> None:
         """See LibraryCast."""
@@ -76,8 +88,7 @@ class Torch(LibraryCast):
     @property
     def name(self) -> Like:
         """See LibraryCast."""
-        release = tuple(map(int, version("torch").split(".")[:2]))
-        return "torch" if release >= _TORCH_SATURATES else "torch<2.12"
+        return "torch" if _release("torch") >= _TORCH_SATURATES else "torch<2.12"
 
     def load(self) -> None:
         """See LibraryCast."""

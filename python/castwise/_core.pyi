@@ -93,6 +93,7 @@ __all__ = [
     "read_array",
     "rearrange_items",
     "report_losses",
+    "report_stored",
     "restore_delayed_scaling",
     "restore_loss_scale",
     "restore_report",
@@ -364,6 +365,13 @@ def compare_stored(
     *,
     measure: bool = False,
 ) -> tuple[Comparison, bool, dict[int, float]]: ...
+def report_stored(
+    x: NDArray[Any],
+    data: NDArray[Any],
+    scale: NDArray[Any],
+    dtype: DTypeLike,
+    options: dict[str, Any],
+) -> CastReport: ...
 def compare_stacks(x: NDArray[Any], y: NDArray[Any]) -> list[float]: ...
 def report_losses(x: NDArray[Any], y: NDArray[Any]) -> CastReport: ...
 def have_same_bits(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> bool: ...

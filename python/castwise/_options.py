@@ -26,7 +26,15 @@ Order: TypeAlias = Literal["K", "C", "F", "A"]
 Level: TypeAlias = Literal["portable", "neon", "avx2", "avx512"]
 
 Like: TypeAlias = Literal[
-    "numpy", "torch", "torch<2.12", "jax", "tensorflow", "onnx", "numkong", "onnxruntime"
+    "numpy",
+    "ml_dtypes<0.7",
+    "torch",
+    "torch<2.12",
+    "jax",
+    "tensorflow",
+    "onnx",
+    "numkong",
+    "onnxruntime",
 ]
 """The libraries of `castwise.arrays.library_casts`, and what else they are called."""
 

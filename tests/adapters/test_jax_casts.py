@@ -109,6 +109,7 @@ def test_bad_input() -> None:
             TypeError,
             "out= is for numpy's arrays, and x is",
         ),
+        ({"out": np.ones(2)}, TypeError, "out= is for numpy's arrays, and x is"),
         ({"dtype": "float16", "overflow": "wrap"}, ValueError, "overflow"),
     ):
         with pytest.raises(error, match=words):

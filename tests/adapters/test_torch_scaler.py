@@ -304,3 +304,39 @@ def test_the_scaler_for_arrays_names_the_one_for_tensors() -> None:
         with pytest.raises(ValueError, match=f"outputs='text' must be {kind} or") as got:
             scaler.scale("text")
         assert "adapters" not in str(got.value)
+
+
+NEW_SCALES = {
+    **{
+        name: torch.tensor(3, dtype=getattr(torch, name))
+        for name in ("float64", "float32", "int64")
+    },
+    "bfloat16": torch.tensor(3.0, dtype=torch.bfloat16),
+    "requires_grad": torch.tensor(3.0, requires_grad=True),
+    "several": torch.ones(2),
+}
+
+
+@pytest.mark.parametrize("name", NEW_SCALES)
+def test_a_new_scale_in_a_tensor(name: str) -> None:
+    """Tensors of one element of any dtype are scales, as in torch, but none with gradients."""
+    outcomes = []
+    for scaler in (torch.amp.GradScaler("cpu"), GradScaler()):
+        scaler.scale(torch.ones(()))
+        try:
+            scaler.update(NEW_SCALES[name])
+        except AssertionError:
+            outcomes.append(None)
+        else:
+            outcomes.append(scaler.get_scale())
+    assert outcomes[0] == outcomes[1]
+    assert (outcomes[1] is None) == (name in {"requires_grad", "several"})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it has CUDA")
+def test_without_cuda_a_scaler_for_it_is_disabled() -> None:
+    for make in (torch.amp.GradScaler, GradScaler):
+        with pytest.warns(UserWarning, match="CUDA is not available"):
+            assert not make("cuda").is_enabled()
+        assert not make("cuda", enabled=False).is_enabled()
+    assert compat.GradScaler("cuda").is_enabled()

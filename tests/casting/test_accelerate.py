@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import support
+from astype import IS_NEW
 from cast_slots import cast_slots
 from castwise.environment.acceleration import CastPair
 from child_processes import in_a_child, run_program
@@ -109,10 +110,14 @@ def test_which_casts_are_taken_over() -> None:
     floats = [row.name for row in AVAILABLE if row.kind == "float" and row.bits <= 8]
     for name in floats:
         for other in ("float32", "bool", "int8", "int64"):
-            assert {(name, other), (other, name)} <= taken
+            assert (name, other) in taken
+            # the only one of which ours takes longer
+            is_slower = (other, name) == ("int64", "float8_e5m3fnu")
+            assert (other, name) in (left if is_slower else taken)
     wide = ("float32", "float64", "float16")
     assert {(name, "bfloat16") for name in wide} <= taken
-    assert ("bfloat16", "float32") in left  # a shift: as fast as memory without us
+    # a shift: as fast as memory without us, but not with strides, as ml_dtypes casts from 0.7 on
+    assert ("bfloat16", "float32") in (taken if IS_NEW else left)
     assert ("complex64", "bfloat16") in left  # drops a part, with a warning
     names = set(castwise.formats())
     assert all({pair.source, pair.target} <= names for pair in taken | left)
@@ -194,10 +199,12 @@ def test_few_values_that_are_left_to_the_original(spacing: int) -> None:
     """Values near them go to the original too, and every result has its own place."""
     x = np.random.default_rng(spacing).normal(size=70_001).astype(np.float32)
     x[spacing - 1 :: spacing] = np.array([0x7F800001], np.uint32).view(np.float32)
-    before = outcome(x, ml_dtypes.float8_e4m3fn, x.size)
+    targets = [ml_dtypes.float8_e4m3fn, ml_dtypes.int4]
+    before = [outcome(x, target, x.size) for target in targets]
     with castwise.accelerate():
-        assert outcome(x, ml_dtypes.float8_e4m3fn, x.size) == before
-    assert before[1] == [(0, "invalid value")]
+        assert [outcome(x, target, x.size) for target in targets] == before
+    # not of the first cast from ml_dtypes 0.7 on
+    assert [(0, "invalid value")] in [errors for _, errors in before]
 
 
 RANDOM = np.random.default_rng(7).normal(size=(40, 60)).astype(np.float32)
@@ -260,7 +267,7 @@ WAYS: dict[str, Callable[[], Any]] = {
     ],
     "linspace": lambda: np.linspace(0, 1, 999).astype(ml_dtypes.float6_e3m2fn),
     "from a list": lambda: np.array(list(RANDOM), dtype=ml_dtypes.float4_e2m1fn),
-    "to int4 and back": lambda: (RANDOM * 3).astype(ml_dtypes.int4).astype(np.float32),
+    "to int4 and back": lambda: (RANDOM * 1.5).astype(ml_dtypes.int4).astype(np.float32),
     "to bool": lambda: E5M2.astype(bool),
     "to complex": lambda: [RANDOM.astype(name) for name in ("complex32", "bcomplex32")],
     "from complex": lambda: (RANDOM + 2j * RANDOM).astype(np.complex64).astype("complex32"),
@@ -283,6 +290,10 @@ def flat(result: Any) -> list[Any]:
     if isinstance(result, np.ndarray | np.generic):
         return [result.dtype, result.tobytes(), result.strides]
     return [result]
+
+
+if not hasattr(ml_dtypes, "complex32"):
+    WAYS = {way: call for way, call in WAYS.items() if "complex" not in way}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -388,6 +399,7 @@ def test_no_reference_is_lost() -> None:
 
 PROGRAM = """
 import castwise, numpy as np, ml_dtypes
+from astype import IS_NEW
 from cast_slots import cast_slots
 during = cast_slots()
 castwise.restore()
@@ -432,6 +444,23 @@ print(any("int1" in pair or "complex32" in pair for pair in taken + left))
 """
     done = run_program(code)
     assert done.stdout.split() == ["True", "True", "True", "False"], done.stderr
+
+
+def test_a_numpy_that_stores_casts_otherwise() -> None:
+    """Methods are left alone, with a warning if no cast is in numpy's tables either."""
+    code = """
+import warnings
+from numpy._core import _multiarray_umath
+del _multiarray_umath._get_castingimpl
+import castwise, ml_dtypes
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    pairs = castwise.accelerate().pairs
+texts = [str(each.message) for each in caught]
+print(bool(pairs) != bool(texts), all(ml_dtypes.__version__ in text for text in texts))
+"""
+    done = run_program(code)
+    assert done.stdout.split() == ["True", "True"], done.stderr
 
 
 def test_its_repr_counts() -> None:

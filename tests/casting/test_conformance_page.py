@@ -40,7 +40,7 @@ def names(cell: str, library: Library) -> list[str]:
         if word in KINDS:
             kinds = [name for name in library.formats if castwise.finfo(name).kind in KINDS[word]]
             found += [name for name in kinds if name not in missing.split(" and ")]
-        else:
+        elif castwise.finfo(word).dtype is not None:  # else the installed ml_dtypes lacks it
             found.append(word)
     return found
 
@@ -83,7 +83,8 @@ def test_the_script_writes_the_page() -> None:
     """The part of numpy is measured as it was, or the page is to be written anew."""
     done = run_python(SCRIPT, "--library", "numpy", forked=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert sections(done.stdout)["numpy"] == sections(PAGE.read_text("utf-8"))["numpy"]
+    name = CASTS[0].name
+    assert sections(done.stdout)[name] == sections(PAGE.read_text("utf-8"))[name]
     done = run_python(SCRIPT, "--library", "toch", forked=False)
     assert done.returncode == 2
     assert "'toch' is not a library that is compared; did you mean 'torch'? use" in done.stderr
@@ -101,4 +102,4 @@ def test_a_library_that_differs_from_the_table_is_found(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(numpy, "cast", saturating)
     texts = measure(numpy).disagreements
-    assert any(re.match(r"numpy, float32 to float8_e5m2: \d+ of ", text) for text in texts)
+    assert any(re.match(rf"{numpy.name}, float32 to float8_e5m2: \d+ of", text) for text in texts)

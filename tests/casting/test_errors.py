@@ -414,6 +414,17 @@ def test_a_scale_that_does_not_fit(scale: Any) -> None:
             call()
 
 
+def test_ints_beyond_64_bits_are_told_to_become_floats() -> None:
+    calls: list[Any] = [
+        lambda: castwise.cast(2**70, "float32"),
+        lambda: castwise.cast([1, -(2**70)], "float32"),
+        lambda: castwise.compare([2**70], [1.0]),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"^x has a Python int beyond 64 bits.*as float\(x\)"):
+            call()
+
+
 @pytest.mark.parametrize("scale", [2**64, -(2**70), 1, np.uint64(2**63)])
 def test_every_real_number_is_a_scale(scale: Any) -> None:
     got = castwise.cast(np.float32([1, 3]), "float64", scale=scale)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
+from gguf_samples import plain_file
+from gguf_samples import weights as gguf_weights
 from oracle import Array
 
 SWAPPED = np.dtype(np.float32).newbyteorder()
@@ -73,3 +75,20 @@ def test_types_of_llama_are_no_targets() -> None:
     with pytest.raises(CheckpointError, match=r"'q4_k' is neither a format nor a scheme") as error:
         checkpoint.survey_file("absent.safetensors", ["q4_k"])
     assert str(error.value).endswith("int5_group, int6_group")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_files_of_llama(tmp_path: Path, dtype: Any) -> None:
+    """A plain one is surveyed as the same arrays are elsewhere; of others the types are named."""
+    tensors = gguf_weights(dtype)
+    source = plain_file(tmp_path / "model.gguf", tensors)
+    checkpoint.save(tmp_path / "model.safetensors", tensors)
+    other = checkpoint.survey_file(tmp_path / "model.safetensors")
+    rows = {row.name: row for row in checkpoint.survey_file(source).tensors}
+    assert rows.keys() == tensors.keys()
+    # No other file says of its tensors that one is the matrices of all experts.
+    assert all(rows[row.name] == row for row in other.tensors if "_exps" not in row.name)
+    for scheme in ("q4_k", "q5_0"):
+        checkpoint.quantize_file(source, out := tmp_path / "out.gguf", scheme, overwrite=True)
+        with pytest.raises(CheckpointError, match=rf"is quantized \({scheme}\): .* dequantize"):
+            checkpoint.survey_file(out)

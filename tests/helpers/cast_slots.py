@@ -1,4 +1,4 @@
-"""Read numpy's tables of legacy cast functions, without castwise."""
+"""Read numpy's tables of legacy cast functions, and its methods of casts, without castwise."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 _table = (ctypes.c_void_p * (GET_ARRAY_FUNCTIONS + 1)).from_address(
     _pointer(_multiarray_umath._ARRAY_API, None)
 )
+_WORD = ctypes.sizeof(ctypes.c_void_p)
 _functions = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(_table[GET_ARRAY_FUNCTIONS])
 
 
@@ -30,21 +31,32 @@ def _slots(descr: np.dtype) -> dict[int, int]:
     return found
 
 
+def _method(source: np.dtype, target: np.dtype) -> int:
+    """The words of a cast's method after its reference count, as one number."""
+    bound = _multiarray_umath._get_castingimpl(type(source), type(target))
+    if bound is None:
+        return 0
+    # Two pointers after the header: the classes of dtypes, and the method.
+    address = ctypes.c_void_p.from_address(id(bound) + object.__basicsize__ + _WORD).value or 0
+    class_at = address + object.__basicsize__ - _WORD
+    kind = ctypes.cast(ctypes.c_void_p.from_address(class_at).value or 0, ctypes.py_object).value
+    assert kind.__name__ == "_ArrayMethod"
+    return int.from_bytes(ctypes.string_at(class_at, kind.__basicsize__ - class_at + address))
+
+
 def cast_slots() -> dict[tuple[str, str], list[int]]:
-    """The addresses of the functions between numpy's and ml_dtypes' formats, by their names."""
+    """What is stored of the functions between numpy's and ml_dtypes' formats, by their names."""
     numbers = {row.dtype.num: row.name for row in AVAILABLE}
     for code in np.typecodes["AllInteger"]:  # long, long long: two numbers for one format
         numbers.setdefault(np.dtype(code).num, np.dtype(code).name)
     found: dict[tuple[str, str], list[int]] = {}
+    every = [np.dtype(each) for each in (*np.typecodes["All"], *(row.dtype for row in AVAILABLE))]
+    descrs = {descr.num: descr for descr in reversed(every)}
     for source, name in numbers.items():
         # by number: dtype() gives one of two that are equal
-        descr = next(
-            np.dtype(each)
-            for each in (*np.typecodes["All"], *(row.dtype for row in AVAILABLE))
-            if np.dtype(each).num == source
-        )
+        descr = descrs[source]
         for target, other in numbers.items():
-            address = _slots(descr).get(target, 0)
-            if address and source != target and max(source, target) >= 256:
-                found.setdefault((name, other), []).append(address)
+            if source != target and max(source, target) >= 256:
+                slots = [_slots(descr).get(target, 0), _method(descr, descrs[target])]
+                found.setdefault((name, other), []).extend(slots)
     return found

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, Field
+from inspect import Parameter
 from pathlib import Path
-from typing import Any
 
 import castwise
 from castwise import _options
 from castwise.checkpoint.requests import functions as functions_module
-from castwise.checkpoint.requests.options import REQUESTS
+from castwise.checkpoint.requests.options import REQUESTS, ConversionOption
 
 STUB = Path(castwise.__file__).parent / "checkpoint" / "conversions.pyi"
 
@@ -54,22 +53,22 @@ def stub_text() -> str:
     return _HEAD + "".join(_imports(text)) + "\n" + text
 
 
-def _function(name: str, options: list[Field[Any]], dry_run: str, result: str) -> str:
+def _function(name: str, options: list[ConversionOption], dry_run: str, result: str) -> str:
     """Return the declaration of a function, in the layout of `ruff format`."""
     lines = []
     star = False
-    for field in options:
-        if not star and not functions_module.is_positional(field):
+    for option in options:
+        if not star and not functions_module.is_positional(option):
             star = True
             lines.append("*")
-        if field.name == "dry_run":
+        if option.name == "dry_run":
             lines.append(f"dry_run: {dry_run}")
         else:
-            text = isinstance(field.default, str)
-            value = json.dumps(field.default) if text else repr(field.default)
-            value = "..." if isinstance(field.default, tuple) else value
-            default = "" if field.default is MISSING else f" = {value}"
-            lines.append(f"{field.name}: {field.type}{default}")
+            text = isinstance(option.default, str)
+            value = json.dumps(option.default) if text else repr(option.default)
+            value = "..." if isinstance(option.default, tuple) else value
+            default = "" if option.default is Parameter.empty else f" = {value}"
+            lines.append(f"{option.name}: {option.type}{default}")
     parameters = "".join(f"    {line},\n" for line in lines)
     return f"def {name}(\n{parameters}) -> {result}: ...\n"
 

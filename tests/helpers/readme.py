@@ -21,6 +21,7 @@ from castwise import checkpoint, quantization
 from castwise._options import Like
 from castwise.arrays.library_casts import libraries as library_table
 from castwise.quantization import Loading, Scheme
+from castwise.quantization.arrays.named_parts import has_names
 from castwise.quantization.producers.schemes import SCALES, has_scales
 from numpy.typing import NDArray
 
@@ -195,6 +196,10 @@ def accuracy() -> str:
     return "\n".join(lines) + "\n"
 
 
+NEWER = {"float8_e5m3fnu": "from ml_dtypes 0.7 on"}
+"""Formats that the oldest ml_dtypes lacks, with the release that has them."""
+
+
 def formats() -> str:
     """Markdown: one line per row of the table of formats."""
     lines = [
@@ -215,7 +220,7 @@ def formats() -> str:
             layout, numbers = "", f"{row.max} | | "
         if row.component:
             layout = f"2 of {row.component.name}"
-        missing = "" if row.dtype is not None else " (no numpy dtype yet)"
+        missing = f" ({NEWER[name]})" if name in NEWER else ""
         lines.append(f"| `{name}`{missing} | {also} | {row.bits} | {layout} | {numbers} |")
     return "\n".join(lines) + "\n"
 
@@ -279,9 +284,16 @@ def schemes() -> str:
         scale = "the weight's dtype" if each.scale == "weight" else each.scale
         more = ["float32 for the array"] * each.global_scale + ["zero points"] * each.zero_point
         recipes = ", ".join(f"`{name}`" for name in each.recipes)
-        row = (codes, block(each), ", ".join([scale, *more]), recipes)
+        nameless = [f"`{name}`" for name in each.recipes if not has_names(each, name)]
+        row = (
+            codes,
+            block(each),
+            ", ".join([scale, *more]),
+            recipes,
+            ", ".join(nameless) or "none",
+        )
         rows.setdefault(row, []).append(f"`{each.name}`")
-    lines = ["| scheme | codes | block | scales | recipes |", "|---|---|---|---|---|"]
+    lines = ["| scheme | codes | block | scales | recipes | without names |", f"|{'---|' * 6}"]
     lines += [f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items()]
     return "\n".join(lines) + "\n"
 

@@ -195,6 +195,7 @@ def test_what_is_not_a_flag(finite: object) -> None:
         ({"initial_scale": math.inf}, "initial_scale=inf"),
         ({"initial_scale": 0.0}, "initial_scale=0.0"),
         ({"initial_scale": 2.0, "minimum": 4.0}, "initial_scale=2.0 is not valid; use minimum=4.0"),
+        ({"minimum": 8, "maximum": 4}, "minimum=8.0 is not valid; use maximum=4.0 or less"),
         ({"initial_scale": 2.0, "maximum": 1.0}, "initial_scale=2.0 is not valid; use maximum=1.0"),
         ({"minimum": 0.0}, "minimum=0.0"),
         ({"maximum": math.inf}, "maximum=inf"),

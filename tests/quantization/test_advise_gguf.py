@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, advise, survey_file, surveying
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers.gguf._architectures import architecture_of
 from castwise.checkpoint.containers.gguf.reader import GgufReader
 from castwise.cli import main
+from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers.block_types import BLOCK_TYPES
 from gguf_samples import CASES, SHAPES, Array, file_of, plain_file, weights
+from producer_models import Draw
+from whole_models import AT, INNER, OF_QWEN, QWEN, TOKENS, WIDTH, write
 
 LLAMA: Any = {"consumer": "llama.cpp"}
 CLOSE = 0.3  # decibels between a sample of blocks and all of them
@@ -121,6 +126,72 @@ def test_pieces_of_transposed_weights_differ_in_width(
     rows = {row.name: row for row in survey_file(tmp_path).tensors}
     assert rows[name].count == matrix.size
     assert rows["empty"].count == 0
+
+
+EXPERTS = 4
+IN_GGUF = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    f"{AT}input_layernorm": "blk.0.attn_norm",
+    f"{AT}post_attention_layernorm": "blk.0.ffn_norm",
+    f"{AT}self_attn.o_proj": "blk.0.attn_output",
+    **{f"{AT}self_attn.{part}_proj": f"blk.0.attn_{part}" for part in "qkv"},
+    **{f"{AT}self_attn.{part}_norm": f"blk.0.attn_{part}_norm" for part in "qk"},
+    **{f"{AT}mlp.{part}_proj": f"blk.0.ffn_{part}" for part in ("gate", "up", "down")},
+    f"{AT}mlp.gate": "blk.0.ffn_gate_inp",
+}
+
+
+def both_forms(tmp_path: Path, *, tied: bool, experts: bool) -> tuple[Path, Path]:
+    """Write a model as a folder of transformers, and as a plain .gguf file."""
+    halves = {"gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
+    shapes = OF_QWEN | ({} if tied else {"lm_head.weight": (TOKENS, WIDTH)})
+    if experts:
+        shapes[f"{AT}mlp.gate.weight"] = (EXPERTS, WIDTH)
+    for half, shape in halves.items():
+        within = [f"experts.{number}." for number in range(EXPERTS)] if experts else [""]
+        shapes |= {f"{AT}mlp.{place}{half}_proj.weight": shape for place in within}
+    # Heads, experts and the rest lose differently, and the experts of a layer are equal.
+    powers = {"embed_tokens": 3, "lm_head": 3, "experts": 5}
+    tensors = {
+        name: Draw().floats(*shape) ** next((n for part, n in powers.items() if part in name), 1)
+        for name, shape in shapes.items()
+    }
+    config = {key: value for key, value in QWEN.items() if key != "quantization_config"}
+    config |= {"num_local_experts": EXPERTS} if experts else {"model_type": "qwen3"}
+    folder = write(tmp_path / "model", tensors, config | {"tie_word_embeddings": tied})
+    of_gguf: dict[str, Any] = {}
+    for name, array in tensors.items():
+        stem, _, part = name.removesuffix(".weight").partition("experts.")
+        if part:
+            half = part.partition(".")[2].removesuffix("_proj")
+            of_gguf.setdefault(f"blk.0.ffn_{half}_exps.weight", []).append(array)
+        else:
+            of_gguf[f"{IN_GGUF[stem]}.weight"] = array
+    stacks = {
+        name: np.stack([*arrays]) if "_exps" in name else arrays for name, arrays in of_gguf.items()
+    }
+    return folder, plain_file(tmp_path / "model.gguf", stacks)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("experts", [True, False])
+def test_weights_count_as_those_of_the_folder(tmp_path: Path, *, tied: bool, experts: bool) -> None:
+    sources = both_forms(tmp_path, tied=tied, experts=experts)
+    options: dict[str, Any] = {"formats": ["q4_0"], "error": 1.0, **LLAMA}
+    errors = [advise(source, **options).error for source in sources]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["t5encoder", "bert"])
+def test_embeddings_of_encoders_are_no_heads(kind: str) -> None:
+    stated = {"general.architecture": kind, "bert.attention.causal": "False"}
+    embedding = TensorInfo("token_embd.weight", "float16", "float", "F16", (40, 64), 5120)
+    shapes = {embedding.name: embedding.shape}
+    assert not Model({}, shapes, architecture_of(stated, [embedding])).is_head(embedding.name)
+    stated = {"general.architecture": "gemma3"}
+    assert Model({}, shapes, architecture_of(stated, [embedding])).is_head(embedding.name)
 
 
 def test_no_weights_share_a_type(tmp_path: Path) -> None:

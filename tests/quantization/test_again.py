@@ -79,7 +79,7 @@ def test_plans_are_used() -> None:
     x = draw(1, (64, 64))
     quantize(x, "nvfp4")
     plan = quantize_module._known_plan(
-        "nvfp4", None, None, -1, x.shape, x.dtype, True, None, None, "raise", "amax", 0
+        "nvfp4", None, None, None, x.shape, x.dtype, True, None, None, "raise", "amax", 0
     )
     assert plan.encoders[0].encode(x) is not None
     assert plan.encoders[0].encode(x[:32]) is None

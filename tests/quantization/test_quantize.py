@@ -718,7 +718,7 @@ def test_what_is_refused(call: Callable[[], Any], message: str) -> None:
 WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "amax": (-1, float("nan"), float("inf"), "1", True),
     "block": ("a", (1, 2, 3), 10**30, -1, 1.5, True, (1, -1)),
-    "axis": ("a", 1.0, 2, -3, None, 10**30),
+    "axis": ("a", 1.0, 2, -3, 10**30),
     "seed": (-1, "a", 1.5, 2**64, None),
     "symmetric": (False,),
     "scales": ("four_over_six", "mse", True, ["best"]),
@@ -871,3 +871,16 @@ def test_a_stated_shape_without_rows_and_columns(count: int) -> None:
     parts["weight_shape"] = np.ones(count, np.int64)
     with pytest.raises(ValueError, match=f"'weight_shape' has {count} numbers.*fetch"):
         QuantizedArray.from_parts(parts, "compressed-tensors")
+
+
+@pytest.mark.parametrize(
+    ("preset", "options"),
+    [
+        ("w4a16", "'int4_group'"),
+        ("FP8_DYNAMIC", "'fp8_channel'"),
+        ("W4A16_ASYM", "'int4_group', symmetric=False"),
+    ],
+)
+def test_presets_name_their_schemes(preset: Any, options: str) -> None:
+    with pytest.raises(ValueError, match=f"here its weights are scheme={options}$"):
+        quantize(normal(2, 32), preset)

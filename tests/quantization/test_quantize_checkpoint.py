@@ -560,7 +560,11 @@ REFUSED: dict[str, tuple[Any, list[str], list[str]]] = {
         ["fp8_block", "--recipe", "modelopt", "--block", "64x32"],
         ["block 64x32", "fp8_block", "128x128"],
     ),
-    "ignore": (write, ["mxfp4", "--ignore", "q_prj"], ["--ignore q_prj matches no tensor"]),
+    "ignore": (
+        write,
+        ["mxfp4", "--ignore", "q_prj"],
+        ["--ignore q_prj matches no tensor; did you mean", "q_proj"],
+    ),
     "quantized": (quantized, ["nvfp4"], ["quantized already", "castwise dequantize"]),
     "infinite": (with_infinity, ["fp8_channel"], [repr(OUT), "infinite", "--ignore"]),
     "infinite, first pass": (with_infinity, ["fp8_tensor"], [repr(OUT), "infinite"]),

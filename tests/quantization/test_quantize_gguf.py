@@ -232,7 +232,7 @@ def test_roles_are_those_of_llama() -> None:
     taken = [f"blk.0.{name}" for name in ("attn_q", "ffn_down", "ssm_in", "time_mix_key")]
     names = [f"{name}.weight" for name in (*kept, *taken)]
     infos = [TensorInfo(name, "float32", "float", "float32", (8, 256), 8192) for name in names]
-    found = architecture_of("llama", infos)
+    found = architecture_of({"general.architecture": "llama"}, infos)
     roles = {name: found.find(f"{name}.weight") for name in (*kept, *taken)}
     assert {name for name, row in roles.items() if row and row.role == "linear"} == {*taken}
 

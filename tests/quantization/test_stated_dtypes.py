@@ -172,3 +172,16 @@ def test_transformers_loads_the_result_as_it_is(
     for name, parameter in loaded.named_parameters():
         assert_same(parameter.detach().numpy(), tensors[name])
         assert parameter.dtype == torch.float16
+
+
+@pytest.mark.parametrize("compare", [checkpoint.verify, checkpoint.diff])
+def test_comparisons_announce_no_conversion(
+    tmp_path: Path, compare: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dtype of the configuration is that of a result, and a comparison has none."""
+    source = write(tmp_path / "in", MODELS["deepseek, scales of float32"](), np.float16)
+    checkpoint.dequantize_file(source, tmp_path / "out", "bfloat16")
+    assert "will be bfloat16, too" in caplog.text
+    caplog.clear()
+    compare(source, tmp_path / "out")
+    assert "will be" not in caplog.text

@@ -266,6 +266,19 @@ def test_a_key_that_means_something_else_if_it_is_left_out(tmp_path: Path) -> No
     refused(quantized, "leaves out norm_topk_prob, which transformers takes as False, and llama")
 
 
+@pytest.mark.parametrize("scheme", ["q8_0", "q4_k_m"])
+def test_a_model_is_refused_before_its_tensors(tmp_path: Path, scheme: str) -> None:
+    """Types and mixes are refused alike, with the model and what else makes a file of it."""
+    source = tmp_path / "model"
+    of_experts(source, Q, norm_topk_prob=False)
+    with pytest.raises(CheckpointError) as error:
+        checkpoint.quantize_file(source, tmp_path / "out.gguf", scheme, ignore="nomatch")
+    assert str(error.value) == (
+        f"{source} cannot be quantized: config.json states norm_topk_prob False, and llama.cpp "
+        "computes qwen3moe with True alone; no GGUF file makes it compute this model"
+    )
+
+
 @pytest.mark.parametrize(
     ("config", "match"),
     [

@@ -15,10 +15,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint, quantization
-from castwise._core import compare, compare_stored
+from castwise._core import compare, compare_stored, report_losses
 from castwise.checkpoint.comparison._sides import in_pieces
 from castwise.cli import main
-from castwise.quantization.arrays.comparison import compare_rows
+from castwise.quantization.arrays.comparison import compare_rows, report_rows
 from castwise.quantization.arrays.views import views_of
 from producer_models import MODELS, Decodable, Draw, write
 
@@ -183,7 +183,10 @@ def test_progress(tmp_path: Path) -> None:
     assert len(seen) > 3
 
 
-@pytest.mark.parametrize("shape", [(32, 256), (528, 512)], ids=["small", "in parts"])
+SHAPES = {"small": (32, 256), "in parts": (528, 512), "within blocks": (272, 1280)}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("row", quantization.schemes(), ids=lambda row: row.name)
 def test_stored_rows_are_compared_as_decoded_ones(row: Any, shape: tuple[int, int]) -> None:
     """Whether a recipe made them is told by codes and scales, and one bit of them is found."""
@@ -207,6 +210,23 @@ def test_stored_rows_are_compared_as_decoded_ones(row: Any, shape: tuple[int, in
             # Blocks with a zero point or a bias, and scales that are rounded, are decoded.
             is_decoded = q.zero_point is not None or q.extras or views_of(q).storage.inner
             assert found.is_made or part != "none" or is_decoded
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("row", quantization.schemes(), ids=lambda row: row.name)
+def test_stored_rows_are_measured_as_decoded_ones(
+    row: Any, shape: tuple[int, int], dtype: Any
+) -> None:
+    """Whether a zero has a sign makes no difference."""
+    weight = (np.random.default_rng(0).standard_normal(shape)).astype(dtype)
+    weight[3, 5:9] = 0
+    weight[4, :40] *= -1e-6
+    for recipe in row.recipes:
+        q = quantization.quantize(weight, row.name, recipe=recipe)
+        if (report := report_rows(weight, q, np.float32)) is not None:
+            values = quantization.dequantize(q, np.float32)
+            assert report == report_losses(weight, values)
 
 
 @pytest.mark.usefixtures("level")

@@ -137,7 +137,7 @@ def cast_tree(
     --------
     >>> tree = {"dense": {"kernel": np.ones(2), "step": np.int64(7)}}
     >>> cast_tree(tree, "bfloat16")
-    {'dense': {'kernel': array([1, 1], dtype=bfloat16), 'step': np.int64(7)}}
+    {'dense': {'kernel': array([1, 1], dtype=dtype(bfloat16)), 'step': np.int64(7)}}
     >>> cast_tree(tree, {r"dense/.*l": "float16"})["dense"]["kernel"].dtype
     dtype('float16')
 

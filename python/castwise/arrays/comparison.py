@@ -277,7 +277,7 @@ def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Compar
     """Compare two arrays: how many elements differ, by how much at most, and where.
 
     Values are compared exactly, whatever the two dtypes are: integers of 64 bits are not rounded
-    beside floats.
+    beside floats. A difference beyond the largest float64 is an infinite error.
 
     Parameters
     ----------

@@ -233,7 +233,7 @@ class DtypeMap(Rendered):
 
 def is_whole_name(key: str, name: str) -> bool:
     """Return True if a key that matches a name is that name, be it with escaped characters."""
-    return name in (key, _ESCAPED.sub(r"\1", key))
+    return name in (key, re.sub(_ESCAPED, r"\1", key))
 
 
 def mapping_in(path: Path) -> dict[str, Any]:
@@ -261,7 +261,7 @@ _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}
 _ROLES = ("variable", "compute")
 _CONFIG_SUFFIX = ".json"
 _CHOICE = ", or choose by on_overlap"
-_ESCAPED = re.compile(r"\\(\W)")
+_ESCAPED = r"\\(\W)"
 """A character that an expression takes as itself."""
 
 

@@ -23,7 +23,7 @@ ALIASES: Mapping[Like, Like] = {"onnxruntime": "onnx"}
 DECIDED = ("rounding", "overflow", "nan", "scale", "seed")
 
 _TABLE = Path(__file__).with_name("library_casts.toml")
-_REFUSED_VALUE = re.compile(r".* at flat index \d+( is beyond the range of \w+)?")
+_REFUSED_VALUE = r".* at flat index \d+( is beyond the range of \w+)?"
 """The beginning of what `cast` says of a value."""
 
 
@@ -149,7 +149,7 @@ def cast_like(
     try:
         return recipe.cast(array, dtype, **options)
     except (OverflowError, ValueError) as error:
-        value = _REFUSED_VALUE.match(str(error))
+        value = re.match(_REFUSED_VALUE, str(error))
         if not rule.reason or value is None:
             raise
         raise type(error)(

@@ -78,7 +78,7 @@ class Layer(Builder):
     ...         return np.maximum(inputs @ self.kernel, 0)
     >>> dense = Dense(dtype="mixed_bfloat16")
     >>> dense(np.ones((1, 3), np.float32))
-    array([[3, 3]], dtype=bfloat16)
+    array([[3, 3]], dtype=dtype(bfloat16))
     >>> dense.kernel.dtype, dense.compute_dtype
     ('float32', 'bfloat16')
 

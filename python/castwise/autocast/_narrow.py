@@ -104,7 +104,7 @@ class NarrowArray(np.ndarray):
     --------
     >>> x = narrow(castwise.cast([1.0, -2.0], "bfloat16"))
     >>> np.maximum(x, 0) + 0.5
-    NarrowArray([1.5, 0.5], dtype=bfloat16)
+    NarrowArray([1.5, 0.5], dtype=dtype(bfloat16))
     >>> (x @ x).dtype, (x.mean() * 0.5).dtype, (x + np.ones(2, np.float32)).dtype
     (dtype(bfloat16), dtype(bfloat16), dtype('float32'))
 

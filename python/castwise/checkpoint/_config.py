@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from castwise.arrays.dtype_map import DTYPE
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.containers.statement import ComponentStatement
+from castwise.checkpoint.containers.checkpoint import ComponentStatement
 from castwise.checkpoint.results.report import CastRow
 from castwise.models.architecture import DTYPE_KEYS
 from castwise.quantization.producers.layouts import BF16

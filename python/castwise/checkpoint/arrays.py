@@ -204,7 +204,7 @@ def save(
     >>> from castwise import checkpoint
     >>> checkpoint.save("model.npz", {"bias": np.ones(2, ml_dtypes.bfloat16)})
     >>> checkpoint.load("model.npz")
-    {'bias': array([1, 1], dtype=bfloat16)}
+    {'bias': array([1, 1], dtype=dtype(bfloat16))}
 
     """
     check_switch("compressed", compressed)

@@ -21,8 +21,10 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.decode.options import FORMATS, checked_threads
+from castwise.checkpoint.planning.encode.blocks import measured_dtype
 from castwise.checkpoint.planning.encode.encoded_weight import compare_decoded
 from castwise.checkpoint.planning.stated_quantization import quantization_of, stale_statement
 from castwise.checkpoint.planning.stored_tensors import StoredTensors
@@ -30,7 +32,7 @@ from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_n
 from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
 from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
 from castwise.quantization import Quantization, QuantizedArray, Scheme, dequantize, schemes
-from castwise.quantization.arrays.comparison import compare_rows
+from castwise.quantization.arrays.comparison import report_rows
 from castwise.quantization.arrays.quantize import quantize_each, quantize_slab
 from castwise.quantization.producers.block_types import (
     BeyondFloat16Error,
@@ -75,9 +77,6 @@ _LEAST_BLOCK = 32
 
 # How many times the mean square of a tensor may be that of its sample, or the inverse: 0.4 dB.
 _CLOSE_SQUARES = 1.1
-
-# The dtypes in which decoded elements are compared with those of a tensor.
-_DECODED = (np.dtype(np.float32), np.dtype(np.float64))
 
 _FLOAT8 = "fp8"
 # The formats that models are cast to without scales.
@@ -220,12 +219,19 @@ def survey_file(
     path = source_path(source, "source")
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, decodes=True) as checkpoint:
         quantization = quantization_of(checkpoint) or Quantization()
         if replace(quantization, stated=(), unreadable=(), inputs=None) != Quantization():
+            # A file of llama.cpp states the type of each tensor.
+            is_typed, infos = isinstance(checkpoint.file, WholeModelReader), checkpoint.tensors
+            kinds = {
+                infos[weight.payload].stored.lower() if is_typed else weight.scheme or ""
+                for weight in quantization.weights
+            }
+            types = f" ({listed(sorted(kinds - {''}))})" if kinds - {""} else ""
             raise CheckpointError(
-                f"{path} is quantized: its codes have no magnitudes of their own. Survey what "
-                "castwise dequantize makes of it"
+                f"{path} is quantized{types}: its codes have no magnitudes of "
+                "their own. Survey what castwise dequantize makes of it"
             )
         if quantization.unreadable:
             raise CheckpointError(
@@ -437,9 +443,7 @@ def _quantization_report(
 ) -> CastReport:
     """Quantize a matrix, or a stack of them, and measure what that loses."""
     q = quantize(x, amax=amax)
-    is_plain = x.ndim == MATRIX and x.dtype in _DECODED and x.flags.c_contiguous
-    rows = compare_rows(x, q, "peer") if is_plain else None
-    report = None if rows is None else rows.comparison.report
+    report = report_rows(x, q, measured_dtype(x.dtype)) if x.ndim == MATRIX else None
     return compare_decoded(x[None], q)[0] if report is None else report
 
 

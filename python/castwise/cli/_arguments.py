@@ -1,10 +1,10 @@
-"""The arguments of commands: options as their fields describe them, and what is shown."""
+"""The arguments of commands: options of requests and runs, and what is shown."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field
 from functools import partial
 from importlib import import_module
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +14,7 @@ from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.files.paths import checked_path
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.maps import is_map_name
-from castwise.checkpoint.requests.options import Cast, Run, description_of, fields_of
+from castwise.checkpoint.requests.options import Cast, ConversionOption, Run
 from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.cli._output import COLOR_OPTION
 from castwise.text.spelling import suggestion, typed_format
@@ -155,7 +155,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
-# What reads the text of an option, by `parse` of its field.
+# What reads the text of an option, by its `parse`.
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "block": block_argument,
     "inputs": inputs_argument,
@@ -189,10 +189,9 @@ class _Words(dict[str, str]):
 
 
 def add_option(
-    parser: argparse._ActionsContainer, field: Field[Any], kinds: Sequence[str] = KINDS
+    parser: argparse._ActionsContainer, option: ConversionOption, kinds: Sequence[str] = KINDS
 ) -> None:
-    """Add the option of a field; `kinds` are the losses that the command counts."""
-    option = description_of(field)
+    """Add an option; `kinds` are the losses that the command counts."""
     words = _Words(kinds=", ".join(kinds), fp8=finfo("fp8").name)
     words["choices"] = " or ".join(get_args(option.choices))
     values: dict[str, Any] = {
@@ -203,33 +202,32 @@ def add_option(
         is_kinds = option.parse == "kinds"
         values["type"] = partial(kinds_argument, kinds) if is_kinds else PARSERS[option.parse]
     if option.metavar in ("SRC", "DST"):
-        parser.add_argument(field.name, **values).words = words  # type: ignore[attr-defined]
+        parser.add_argument(option.name, **values).words = words  # type: ignore[attr-defined]
         return
-    if field.default is False and option.parse is None:
+    if option.default is False and option.parse is None:
         values = {"help": values["help"], "action": "store_true"}
-    elif field.default == ():
+    elif option.default == ():
         values |= {"action": "append", "default": []}
-    elif field.default is MISSING:
+    elif option.default is Parameter.empty:
         values["required"] = True
     else:
-        values["default"] = field.default
+        values["default"] = option.default
     if option.metavar is None and option.choices is not None:
         values["choices"] = get_args(option.choices)
-    action = parser.add_argument(flag_of(field), dest=field.name, **values)
+    action = parser.add_argument(flag_of(option), dest=option.name, **values)
     action.words = words  # type: ignore[attr-defined]
 
 
-def flag_of(field: Field[Any]) -> str:
+def flag_of(option: ConversionOption) -> str:
     """Return the name of an option on the command line."""
-    return description_of(field).flag or f"--{field.name.replace('_', '-')}"
+    return option.flag or f"--{option.name.replace('_', '-')}"
 
 
 # Options by their names in Python, as which paths are given, and on the command line.
-_FIELDS = {
-    name: field
-    for kind in (Cast, Run)
-    for field in fields_of(kind)
-    for name in (field.name, flag_of(field))
+_OPTIONS = {
+    name: option
+    for option in (Cast.options | Run.options).values()
+    for name in (option.name, flag_of(option))
 }
 
 
@@ -239,7 +237,7 @@ def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
         if name in _SHOWN:
             parser.add_argument(name, **_SHOWN[name])
         else:
-            add_option(parser, _FIELDS[name])
+            add_option(parser, _OPTIONS[name])
 
 
 def add_output(parser: argparse.ArgumentParser, *names: str, formats: Sequence[str]) -> None:

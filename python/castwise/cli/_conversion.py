@@ -16,7 +16,7 @@ from castwise._core import finfo, formats
 from castwise._options import SAFETENSORS
 from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
 from castwise.checkpoint.planning.written_schemes import scheme_beside, written_schemes
-from castwise.checkpoint.requests.options import REQUESTS, Request, Run, description_of, fields_of
+from castwise.checkpoint.requests.options import REQUESTS, Options, Request, Run
 from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.checkpoint.results.report import LOSSES, DecodeReport
 from castwise.checkpoint.results.sheets import ALL, GROUPS, TOTALS
@@ -223,21 +223,20 @@ class ConversionCommand(NamedTuple):
         """Describe the command, and add the options of its request and of runs."""
         codes = _EXIT_CODES.format(findings=self.findings, error=self.error)
         describe(parser, self.description, codes, examples=self.examples)
-        request_names = {field.name for field in fields_of(Request)}
-        own = [field for field in fields_of(self.request) if field.name not in request_names]
-        options = [*own, *fields_of(Request), *fields_of(Run)]
+        common = Request.options
+        own = [each for name, each in self.request.options.items() if name not in common]
+        options = [*own, *common.values(), *Run.options.values()]
         add_arguments(parser, "source", "destination")
-        titles = dict.fromkeys(description_of(field).group for field in own)
+        titles = dict.fromkeys(option.group for option in own)
         for title in (*titles, "losses", "output", "files", "run"):
             if title == "output":
                 add_conversion_output(parser)
                 continue
             group = parser.add_argument_group(title)
-            for field in options:
-                option = description_of(field)
-                is_path = field.name in ("source", "destination")
+            for option in options:
+                is_path = option.name in ("source", "destination")
                 if option.group == title and option.help is not None and not is_path:
-                    add_option(group, field, self.request.kinds)
+                    add_option(group, option, self.request.kinds)
             if title == "losses":
                 add_arguments(group, "--exit-zero")
         parser.set_defaults(run=partial(convert, self), refuse=parser.error)
@@ -270,10 +269,9 @@ def run_of(options: argparse.Namespace, **others: Any) -> Run:  # noqa: ANN401  
     return Run(**values | ({"fail_on": ()} if options.exit_zero else {}))
 
 
-def _values(options: argparse.Namespace, kind: type[Request | Run]) -> dict[str, Any]:
-    """Return the options that are fields of a request or a run."""
-    names = (field.name for field in fields_of(kind))
-    return {name: getattr(options, name) for name in names if hasattr(options, name)}
+def _values(options: argparse.Namespace, kind: type[Options]) -> dict[str, Any]:
+    """Return the options of a request or a run."""
+    return {name: getattr(options, name) for name in kind.options if hasattr(options, name)}
 
 
 def add_conversion_output(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ examples, of a file or folder MODEL:
 _REQUIRED = "the following arguments are required: "
 """How argparse begins to say what is missing."""
 # A negative number is the value of an option, and no option: `-1`, `-.5`.
-_NUMBER = re.compile(r"-\.?\d")
+_NUMBER = r"-\.?\d"
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -93,7 +93,7 @@ class CommandParser(argparse.ArgumentParser):
             if text == "--":
                 return
             name = text.partition("=")[0]
-            if not name.startswith("-") or name == "-" or " " in text or _NUMBER.match(name):
+            if not name.startswith("-") or name == "-" or " " in text or re.match(_NUMBER, name):
                 continue
             if (name if name.startswith("--") else name[:2]) in option_names:
                 continue

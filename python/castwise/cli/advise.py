@@ -3,12 +3,13 @@
 import argparse
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError
-from castwise.checkpoint.advice.advice import check_map_file
+from castwise.checkpoint.advice.advice import advice_sheet, check_map_file
 from castwise.cli._arguments import add_arguments, add_output, local_path_argument, names_argument
 from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
@@ -132,7 +133,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=local_path_argument,
         help="write the map as TOML; the name ends with .toml",
     )
-    add_output(parser, "--html", "--top", formats=("--json", "--quiet"))
+    add_output(parser, "--html", "--top", formats=("--json", "--quiet", "--all"))
     parser.set_defaults(run=_advise)
 
 
@@ -153,7 +154,9 @@ def _advise(options: argparse.Namespace) -> int:
         check_map_file(options.output)
     with (
         shown_result(
-            options, Advice.__sheet__, files={"output": lambda advice: [advice.to_toml()]}
+            options,
+            partial(advice_sheet, every=options.all),
+            files={"output": lambda advice: [advice.to_toml()]},
         ) as output,
         ProgressLine(sys.stderr, quiet=options.quiet) as progress,
     ):

@@ -8,7 +8,7 @@ from castwise import checkpoint
 from castwise._options import Like, Nan, Overflow, Rounding
 from castwise.checkpoint import CheckpointError, LoadingCheck, Verification
 from castwise.checkpoint.loading.check import CHECKED
-from castwise.checkpoint.requests.options import Quantize, fields_of
+from castwise.checkpoint.requests.options import Quantize
 from castwise.cli._arguments import (
     add_arguments,
     add_compared,
@@ -67,9 +67,9 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--seed", metavar="S", type=int, help="the seed of stochastic rounding")
     cast.add_argument("--like", choices=get_args(Like), help="as for castwise cast")
     quantization = parser.add_argument_group("options of the quantization, with --map")
-    for field in fields_of(Quantize):
-        if field.name in _OF_QUANTIZATIONS:
-            add_option(quantization, field)
+    for name, option in Quantize.options.items():
+        if name in _OF_QUANTIZATIONS:
+            add_option(quantization, option)
     add_arguments(parser, "--architecture", "--threads")
     add_output(parser, "--html", formats=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
@@ -112,6 +112,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _refuse_others(options: argparse.Namespace) -> None:
     """Refuse what goes with a comparison alone."""
+    usual_scales = Quantize.options["scales"].default
     others = {
         "B": options.second,
         "--map": options.dtype_map,
@@ -121,7 +122,7 @@ def _refuse_others(options: argparse.Namespace) -> None:
         "--like": options.like,
         "--recipe": options.recipe,
         "--inputs": options.inputs,
-        "--scales": None if options.scales == Quantize.scales else options.scales,
+        "--scales": None if options.scales == usual_scales else options.scales,
         "--zero-points": options.zero_points or None,
         "--importance": options.importance,
     }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
 
 from castwise._core import accelerated_pairs, set_accelerated
 from castwise.environment.switch import Switch, Turn
@@ -39,8 +42,9 @@ class Acceleration(Turn):
     def left_alone(self) -> tuple[CastPair, ...]:
         """The casts of ml_dtypes that are not replaced.
 
-        These are casts that compilers vectorize already (between integers, from bfloat16 to wider
-        types), from complex to real, and those whose results a release of ml_dtypes has changed.
+        These are casts from complex to real, those whose results a release of ml_dtypes has
+        changed, and, before ml_dtypes 0.7, those that compilers vectorize already (between
+        integers, from bfloat16 to wider types).
         """
         return tuple(CastPair(*pair) for pair in accelerated_pairs()[1])
 
@@ -54,9 +58,10 @@ def accelerate() -> Acceleration:
 
     Afterwards ``x.astype(ml_dtypes.bfloat16)``, ``out[...] = x``, ``np.copyto``, ufuncs of mixed
     dtypes and every other cast by numpy, in any thread, give the same bits and warnings as before,
-    and contiguous arrays of 64 elements or more take less time. (numpy visits strided arrays one
-    element at a time, which takes up to a tenth longer than before. Arrays with many NaNs or
-    subnormal numbers are cast by ml_dtypes' own function.) Casts between numpy's own dtypes
+    and contiguous arrays take less time: from 64 elements on between floats of 8 bits or fewer and
+    other floats, from 1024 on in all casts. (Strided arrays, and arrays with many NaNs or subnormal
+    numbers, are cast by ml_dtypes' own function. Before ml_dtypes 0.7, numpy visits strided arrays
+    one element at a time, which takes up to a tenth longer.) Casts between numpy's own dtypes
     (float32 to float16) are not changed, and neither are those that ``left_alone`` of the result
     lists.
 
@@ -69,6 +74,12 @@ def accelerate() -> Acceleration:
     Acceleration
         A context manager; `pairs` and `left_alone` list the casts.
 
+    Warns
+    -----
+    RuntimeWarning
+        If it replaces no cast, because numpy and ml_dtypes store them in a way that it does not
+        know.
+
     Examples
     --------
     >>> import ml_dtypes
@@ -76,7 +87,18 @@ def accelerate() -> Acceleration:
     ...     y = np.linspace(0, 1, 1000).astype(ml_dtypes.float8_e4m3fn)
 
     """
-    return Acceleration()
+    acceleration = Acceleration()
+    if not acceleration.pairs:
+        import ml_dtypes  # noqa: PLC0415  (a second, with 0.7)
+
+        warnings.warn(
+            f"castwise.accelerate() has replaced no cast of ml_dtypes {ml_dtypes.__version__}: "
+            f"numpy {np.__version__} stores them in a way that is not known. They work, and are "
+            "as fast as before.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return acceleration
 
 
 def restore() -> None:

@@ -44,7 +44,7 @@ class GradScaler:
     Parameters
     ----------
     device : str
-        Accepted as in torch, but unused.
+        Accepted as in torch, but unused: "cuda" without CUDA does not disable this one.
     init_scale, growth_factor, backoff_factor, growth_interval
         As in torch: 65536, 2, 0.5 and 2000 by default.
     enabled : bool
@@ -174,6 +174,12 @@ class GradScaler:
             return NotImplemented
         return times_as_torch(outputs, np.float32(self._machine.scale))
 
+    def _new_scale(self, value: Any) -> float:
+        """Return the scale that `update` was given; AssertionError for what is none."""
+        if not is_number(value):
+            raise AssertionError(f"new_scale={value!r} must be a float.")
+        return float(np.reshape(value, ()))
+
     def _number(self, value: float) -> Any:
         """Return a float32 scalar for optimizers."""
         return np.float32(value)
@@ -282,10 +288,7 @@ class GradScaler:
             return
         self._require_use("update")
         if new_scale is not None:
-            scale_argument: Any = new_scale
-            if not is_number(scale_argument):
-                raise AssertionError(f"new_scale={new_scale!r} must be a float.")
-            self._change("new_scale", "scale", float(np.reshape(scale_argument, ())))
+            self._change("new_scale", "scale", self._new_scale(new_scale))
         else:
             flags = [finite for _, finite in self._optimizers.values() if finite is not None]
             if not flags:

@@ -91,7 +91,9 @@ def unscale(
     A result is the float32 product of the gradient and of the reciprocal of the scale rounded to
     float32, as torch.amp.GradScaler and TensorFlow compute it, then rounded to the dtype of
     ``out``: exact for every scale that is a power of two, unless the result is subnormal. If a
-    gradient or its target is float64, the product is computed in float64 and rounded once.
+    gradient or its target is float64, the reciprocal and the product are of float64, rounded once.
+    torch and tf_keras multiply float64 gradients, too, by the reciprocal that is rounded to
+    float32: results differ by up to 2**-24 of their size, unless the scale is a power of two.
     The norm is that of the results before they are rounded to a narrower dtype. Squares are added
     in float64: in the order of the elements within runs of 1,024, as 32 interleaved sums, then run
     by run. So the norm has the same bits for any strides, threads and CPU, unless it is NaN. (With

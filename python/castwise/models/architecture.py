@@ -68,7 +68,7 @@ CONVERSIONS = frozenset(
 
 _FIRST_LINE = "# castwise architectures 1"
 _TABLE = Path(__file__).with_name("architectures.txt")
-_TIE = re.compile(r"(?P<part>[\w.]*)(?P<sign>[=~])(?P<source>.+)")
+_TIE = r"(?P<part>[\w.]*)(?P<sign>[=~])(?P<source>.+)"
 _TIED = "="  # unless the part of the configuration says otherwise
 _NONE = "-"
 _MOST_DEPTH, _MOST_ROWS = 64, 100_000  # a small file could name blocks without end
@@ -77,13 +77,13 @@ _HEAD = 3  # texts before the classes of a line of the index
 _INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS+LAYERS! ..."
 UNEQUAL = "*"
 """The length of lists of one name that are not equally long."""
-_CLASS = re.compile(
+_CLASS = (
     r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?::(?P<parts>\d+))?"
     r"(?:\+(?P<layers>\d+))?(?P<marks>!?~?)"
 )
 # The number before the last name, as `nn.Sequential` and `nn.ParameterList` count theirs.
-_OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_OF_SEQUENCE = r"(?<![^.])[0-9]+(?=\.[^.]+$)"
+_BRACES = r"\{([^{}]*)\}"
 # Of a layer or an expert, as `0`; some models of the table write `expert_0`.
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
 # Ends of names in old files, which transformers renames when it loads a model.
@@ -201,7 +201,7 @@ def pattern_of_names(names: Iterable[str]) -> str:
 
 def expand_name(name: str) -> list[str]:
     """Return the names that one with `{a,b}` in it stands for."""
-    match = _BRACES.search(name)
+    match = re.search(_BRACES, name)
     if match is None:
         return [name]
     return [name[: match.start()] + part + name[match.end() :] for part in match[1].split(",")]
@@ -402,7 +402,7 @@ class _ArchitectureTable:
             if model_type not in {None, kind} or not (name is None or name.startswith(prefix)):
                 continue
             for text in words[_HEAD].split(" "):
-                match = _CLASS.fullmatch(text)
+                match = re.fullmatch(_CLASS, text)
                 if match is None:
                     raise self._error(line, f"has {text!r}; it is not {_INDEX_LINE}")
                 full = prefix + match["end"]
@@ -471,7 +471,7 @@ class _ArchitectureTable:
             unused_prefixes -= {
                 prefix for prefix in unused_prefixes if f"{name}.".startswith(f"{prefix}.")
             }
-            tie = _TIE.fullmatch(line)
+            tie = re.fullmatch(_TIE, line)
             if not line or (tie is not None and tie["source"] == name):
                 continue
             if tie is None or tie["source"] not in parameters:
@@ -549,7 +549,7 @@ class _ArchitectureTable:
 
     def _parameter(self, name: str, text: str, line: str) -> Parameter:
         role, *words = text.split() or [""]
-        if not name or normalize_name(other := _OF_SEQUENCE.sub("#", name)) != other:
+        if not name or normalize_name(other := re.sub(_OF_SEQUENCE, "#", name)) != other:
             raise self._error(line, "has a number where # stands for each layer or expert")
         if role not in ROLES:
             raise self._error(line, f"has a role {role!r} that is none of {', '.join(ROLES)}")

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 _MOVED = re.compile(r"(?<![^.])vision_model\.")
 # Where models of images and texts have the language model: `model.language_model.layers.0`.
 _LANGUAGE = re.compile(r"(?<![^.])(?:model\.)?language_model\.(?:model\.)?")
-_ROW = re.compile(r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?")
+_ROW = r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?"
 _BELOW = ".*"
 # The lines of models, blocks and rows; of a block its groups, plain and open modules.
 _PARTS = 3
@@ -124,7 +124,7 @@ def _rules(path: Path, block: str, rows: list[str]) -> EngineRules:
     )
     groups = []
     for row in (*group_rows, *plain_modules, *open_modules):
-        match = _ROW.fullmatch(row)
+        match = re.fullmatch(_ROW, row)
         if match is None or (match[2] is None) == (row in group_rows):
             raise _damage(path, f"{row!r} is no row of its column")
         if match[2] is not None:
@@ -179,9 +179,9 @@ _ROLES = re.compile(
 _ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 # What a head may be in that is not within a layer.
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
-_AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
+_AROUND = r"(?s)(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$"
 # `layers.0.mlp.experts.5.up_proj.weight`, or `switch_mlp` in the place of `experts` in MLX.
-_EXPERTS = re.compile(r"(?:(?P<layer>.*)\.)?(?P<module>\w*experts|switch_mlp)\.(?P<part>.+)")
+_EXPERTS = r"(?:(?P<layer>.*)\.)?(?P<module>\w*experts|switch_mlp)\.(?P<part>.+)"
 # What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both.
 _OF_NEXT_TOKENS = (".eh_proj.weight", ".mtp.fc.weight")
 
@@ -227,9 +227,9 @@ def experts_in(name: str) -> re.Match[str] | None:
     """Find the module of experts in a tensor's name: its `layer`, the `module`, and the `part`."""
     if not ("experts." in name or "switch_mlp." in name):
         return None
-    return _EXPERTS.fullmatch(name)
+    return re.fullmatch(_EXPERTS, name)
 
 
 def is_in_name(name: str) -> bool:
     """Return True for a layer in an embedding, a norm or an adapter: producers leave those."""
-    return _AROUND.search(name) is not None
+    return re.search(_AROUND, name) is not None

@@ -77,7 +77,7 @@ _LEAST_SIDE = 16
 _OF_MLX = "switch_mlp"
 
 # `encoder/dense/kernel` of flax, `layers/dense/vars/0` of Keras.
-_LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
+_LAST_OUTPUTS = r"(?s)(?:.*[./])?(?:kernel|vars/[0-9]+)"
 
 
 class Model:
@@ -379,4 +379,4 @@ class Model:
 
 def has_last_outputs(name: str) -> bool:
     """Return True for the kernel of a layer of Keras or flax, whose last axis is its outputs."""
-    return _LAST_OUTPUTS.fullmatch(name) is not None
+    return re.fullmatch(_LAST_OUTPUTS, name) is not None

@@ -133,7 +133,7 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_toml(text: str) -> object:
     # tomllib's memory grows with the square of the parts of a dotted key.
-    dots = sum(token[0] == "." for token in _TOML_TOKEN.finditer(text))
+    dots = sum(token[0] == "." for token in re.finditer(_TOML_PIECE, text))
     if dots > _MOST_DOTS:
         raise ValueError(
             f"it has {dots:,} dots outside of quotes, and a map needs none; "
@@ -145,10 +145,9 @@ def _parse_toml(text: str) -> object:
 
 
 # Texts, comments, and what stands between them; dots by themselves.
-_TOML_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
-    r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|.",
-    re.DOTALL,
+_TOML_PIECE = (
+    r'(?s)"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
+    r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|."
 )
 
 _MOST_DOTS = 1000

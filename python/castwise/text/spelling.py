@@ -9,7 +9,7 @@ from castwise._core import finfo, format_name, formats, gguf_type, likely_names,
 Dtype = TypeVar("Dtype")
 
 # Codes of numpy, as `<f4` and `|u1`; complex numbers have 8 or 16 bytes.
-_BYTE_COUNT = re.compile(r"[<>=|]?(?P<kind>[fiubc])(?P<nbytes>[1248]|(?<=c)16)")
+_BYTE_COUNT = r"[<>=|]?(?P<kind>[fiubc])(?P<nbytes>[1248]|(?<=c)16)"
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 # The bits of what torch calls so, where numpy calls a wider format so.
 _OF_TORCH = {"float": 32, "int": 32}
@@ -33,7 +33,7 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
         dtype = finfo(name).name
     except TypeError:  # a policy or "keep"; or it is refused where it is used
         return name
-    byte_count = _BYTE_COUNT.fullmatch(name)
+    byte_count = re.fullmatch(_BYTE_COUNT, name)
     if byte_count is None:
         bits = _OF_TORCH.get(name)
         alias = f", or '{name}{bits}', which torch calls so" if bits else ""

@@ -149,7 +149,7 @@ def function(name: str) -> Wording:
 
 
 # How messages of the core write arguments: with texts in double quotes, as Python does not.
-_CORE = re.compile(
+_CORE = (
     r"""(?<![\w/'"])(?P<name>dtype|policy|overflow|nan|rounding|seed|threads)="""
     r"""(?:"(?P<text>[^"]*)"(?: or "(?P<other>[^"]*)")?|(?P<number>-?\d+)|(?=\s))"""
     r"""(?:, or a scale)?"""
@@ -166,7 +166,7 @@ def reword_core(text: str) -> Wording:
         option_text = _option(match["name"], None, _NO_VALUE if value is None else value)
         return option_text if match["other"] is None else f"{option_text} or {match['other']}"
 
-    command = _CORE.sub(option, text.replace("castwise.formats()", "castwise formats"))
+    command = re.sub(_CORE, option, text.replace("castwise.formats()", "castwise formats"))
     return Wording(text, command)
 
 

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! x.astype(bfloat16)
-//!   numpy looks a C function up: by the target's number, in an array of the source dtype (numpy's own targets)
-//!         or a dict of it (targets of ml_dtypes)                               -> slots, replaced and put back here
-//!   entry::<PLACE>            one per pair, because the call does not name it
+//!   numpy looks a C function up, in slots that are replaced and put back here: from ml_dtypes 0.7 on the function
+//!         `get_loop` of the cast's method; before, by the target's number in an array of the source dtype
+//!         (numpy's own targets) or a dict of it (targets of ml_dtypes)
+//!   `method::cast_by_ours`    one for all methods, with the pair as data that numpy keeps with a loop
+//!   `legacy::entry::<PLACE>`  one per pair, because the call does not name it
 //!     few elements, overlap, another floating-point environment                -> the original function
 //!     per piece: values on which hosts differ (`HostAgreement`)                     -> the original function
 //!                all else                                                      -> `Prepared`, of the core
@@ -15,6 +17,8 @@
 //! to call one while the original is put back. They use one thread, as numpy's own loops do.
 
 mod gain;
+mod legacy;
+mod method;
 mod pair;
 mod slot;
 
@@ -29,27 +33,31 @@ use pyo3::sync::PyOnceLock;
 use crate::dtypes;
 use crate::numpy::{HALF, NUMBERS_IN_ARRAY, PyArrayDescr, PyArrayDescrMethods, TypeFunctions};
 use crate::numpy_table::{self, GET_CAST_FUNCTIONS};
-use pair::{BoundaryValues, CastFunction, Pair};
+use method::{Casts, MethodLayout, Takeover};
+use pair::BoundaryValues;
 use slot::Slot;
 
 /// All slots that can be taken over.
-struct Takeover {
+struct Accelerated {
     slots: Vec<Slot>,
     pairs: Vec<(Format, Format)>,
     left_alone: Vec<(Format, Format)>,
 }
 
-impl Takeover {
-    /// Returns the takeover, made on first use.
+impl Accelerated {
+    /// Returns them, found on first use.
     fn get(py: Python<'_>) -> PyResult<&'static Self> {
-        static TAKEOVER: PyOnceLock<Takeover> = PyOnceLock::new();
-        TAKEOVER.get_or_try_init(py, || Self::new(py))
+        static ACCELERATED: PyOnceLock<Accelerated> = PyOnceLock::new();
+        ACCELERATED.get_or_try_init(py, || Self::new(py))
     }
 
     fn new(py: Python<'_>) -> PyResult<Self> {
         let ends = ends(py)?;
         let mut found = Self { slots: Vec::new(), pairs: Vec::new(), left_alone: Vec::new() };
         let mut boundary_values = BoundaryValues::default();
+        // Whatever is missing or refused in numpy, its methods are left alone.
+        let layout = MethodLayout::find(py).ok().flatten();
+        let mut casts = Casts::default();
         for (source, descr) in &ends {
             let functions = cast_functions(py, descr)?;
             for (target, other) in &ends {
@@ -57,34 +65,37 @@ impl Takeover {
                 if !user || descr.num() == other.num() {
                     continue;
                 }
-                if let Some((slot, original)) = Slot::find(py, functions, other.num())? {
-                    found.add(py, (*source, *target), slot, original, &mut boundary_values)?;
+                let pair = (*source, *target);
+                let ends = ((descr, pair.0), (other, pair.1));
+                let takeover = match &layout {
+                    Some(layout) => casts.take_over(layout, ends.0, ends.1, &mut boundary_values)?,
+                    None => Takeover::Absent,
+                };
+                match takeover {
+                    Takeover::Slot(slot) => found.add(pair, Some(Slot::Method(slot))),
+                    Takeover::LeftAlone => found.add(pair, None),
+                    Takeover::Absent | Takeover::Unusual => {
+                        if let Some((slot, original)) = Slot::find(py, functions, other.num())? {
+                            let ours = legacy::take_over(pair.0, pair.1, original, &mut boundary_values);
+                            found.add(pair, ours.map(|ours| slot.with(py, ours)).transpose()?);
+                        } else if matches!(takeover, Takeover::Unusual) {
+                            found.add(pair, None);
+                        }
+                    }
                 }
             }
         }
+        casts.publish();
         Ok(found)
     }
 
-    /// Adds a slot if its pair can be taken over.
-    fn add(
-        &mut self,
-        py: Python<'_>,
-        (source, target): (Format, Format),
-        slot: Slot,
-        original: CastFunction,
-        boundary_values: &mut BoundaryValues,
-    ) -> PyResult<()> {
-        let list = match Pair::take_over(source, target, original, boundary_values) {
-            Some(function) => {
-                self.slots.push(slot.with(py, function)?);
-                &mut self.pairs
-            }
-            None => &mut self.left_alone,
-        };
-        if !list.contains(&(source, target)) {
-            list.push((source, target));
+    /// Adds a slot that is taken over, or a cast that is left alone.
+    fn add(&mut self, pair: (Format, Format), slot: Option<Slot>) {
+        let list = if slot.is_some() { &mut self.pairs } else { &mut self.left_alone };
+        if !list.contains(&pair) {
+            list.push(pair);
         }
-        Ok(())
+        self.slots.extend(slot);
     }
 }
 
@@ -122,13 +133,13 @@ fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*
 /// Put our cast functions in the place of numpy's and ml_dtypes', or the originals back.
 #[pyfunction]
 pub(crate) fn set_accelerated(py: Python<'_>, accelerated: bool) -> PyResult<()> {
-    Takeover::get(py)?.slots.iter().try_for_each(|slot| slot.set(py, accelerated))
+    Accelerated::get(py)?.slots.iter().try_for_each(|slot| slot.set(py, accelerated))
 }
 
 /// The pairs of formats whose casts can be accelerated, and those with a cast that is left alone.
 #[pyfunction]
 pub(crate) fn accelerated_pairs(py: Python<'_>) -> PyResult<[Vec<(&'static str, &'static str)>; 2]> {
-    let takeover = Takeover::get(py)?;
+    let takeover = Accelerated::get(py)?;
     let names = |pairs: &[(Format, Format)]| {
         pairs.iter().map(|(source, target)| (source.name(), target.name())).collect()
     };

@@ -38,8 +38,8 @@ use crate::runtime::{parse_threads, release};
 /// overflow : {"ieee", "saturate", "raise"}
 ///     Values beyond the target's range. "ieee": infinity, else NaN, else the largest finite value (as ml_dtypes);
 ///     integers wrap, floats clamp into integers of 8 bits and more. Into those of fewer bits, floats whose rounded
-///     value an int32 holds wrap, as in ml_dtypes (-9.0 is 7 in int4); others clamp. "saturate": the nearest finite
-///     value, for infinities too (OCP OFP8). "raise": OverflowError.
+///     value an int32 holds wrap (-9.0 is 7 in int4); others clamp. "saturate": the nearest finite value, for
+///     infinities too (OCP OFP8). "raise": OverflowError.
 /// nan : {"keep", "raise", "zero"}
 ///     "keep": a quiet NaN with its sign where the target has one (0 in integers, True in bool). "raise":
 ///     ValueError at the first NaN of x; a value beyond the range that becomes NaN is a matter of overflow. "zero": as
@@ -58,10 +58,10 @@ use crate::runtime::{parse_threads, release};
 /// threads : int, optional
 ///     At most this many threads; default get_num_threads().
 /// like : str, optional
-///     The options are those that give the bits of another library's cast: "numpy" (with ml_dtypes), "torch",
-///     "torch<2.12", "jax", "tensorflow", "onnxruntime" (or "onnx") or "numkong", also where it rounds twice; which NaN a
-///     NaN becomes is castwise's. castwise/conformance.md has the table. Goes with out, order, copy, report
-///     (not where the library rounds twice) and threads.
+///     The options are those that give the bits of another library's cast: "numpy" (with ml_dtypes from 0.7 on),
+///     "ml_dtypes<0.7", "torch", "torch<2.12", "jax", "tensorflow", "onnxruntime" (or "onnx") or "numkong", also where
+///     it rounds twice; which NaN a NaN becomes is castwise's. castwise/conformance.md has the table. Goes with out,
+///     order, copy, report (not where the library rounds twice) and threads.
 ///
 /// Returns
 /// -------

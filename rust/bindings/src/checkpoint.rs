@@ -10,7 +10,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 fn entries(py: Python<'_>, tensors: Vec<TensorEntry>) -> PyResult<Bound<'_, PyList>> {
     let fields = |entry: TensorEntry| {
         let shape = PyTuple::new(py, entry.shape)?;
-        (entry.name, PyString::intern(py, &entry.dtype), shape, entry.begin, entry.end).into_pyobject(py)
+        (entry.name, PyString::intern(py, entry.dtype.code()), shape, entry.begin, entry.end)
+            .into_pyobject(py)
     };
     let all = tensors.into_iter().map(fields).collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, all)

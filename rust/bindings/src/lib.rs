@@ -97,7 +97,7 @@ mod _core {
     #[pymodule_export]
     use super::quantization::{
         BlockDecoder, BlockEncoder, block_amax, compare_stored, decode_blocks, encode_blocks, global_scale,
-        pack_codes, schemes, swizzle_scales, unpack_codes, unswizzle_scales,
+        pack_codes, report_stored, schemes, swizzle_scales, unpack_codes, unswizzle_scales,
     };
     #[pymodule_export]
     use super::report::{CastReport, restore_report};

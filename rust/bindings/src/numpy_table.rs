@@ -38,6 +38,11 @@ pub(crate) const DEFAULT_HANDLER: usize = 306;
 /// `_PyDataType_GetArrFuncs`, since numpy 2.0.
 pub(crate) const GET_CAST_FUNCTIONS: usize = 365;
 
+/// `PyUFunc_FromFuncAndData`, of the table of ufuncs.
+pub(crate) const MAKE_UFUNC: usize = 1;
+/// `PyUFunc_AddLoopFromSpec`, of that table since numpy 2.0.
+pub(crate) const ADD_LOOP: usize = 43;
+
 /// The major version of the ABI whose entries these are.
 const MAJOR_VERSION: u32 = 2;
 
@@ -54,6 +59,15 @@ unsafe impl Sync for Table {}
 pub(crate) fn entries(py: Python<'_>) -> PyResult<*const *const c_void> {
     static TABLE: PyOnceLock<Table> = PyOnceLock::new();
     Ok(TABLE.get_or_try_init(py, || find(py))?.0)
+}
+
+/// Returns the first entry of the table of ufuncs, which lives as long.
+pub(crate) fn ufunc_entries(py: Python<'_>) -> PyResult<*const *const c_void> {
+    // Only the other table has the version.
+    entries(py)?;
+    let module = py.import("numpy._core._multiarray_umath")?;
+    let capsule = module.getattr("_UFUNC_API")?.cast_into::<PyCapsule>()?;
+    Ok(capsule.pointer_checked(None)?.cast::<*const c_void>().as_ptr().cast_const())
 }
 
 #[cold]

@@ -104,15 +104,21 @@ fn abbreviated(name: &str) -> String {
 }
 
 /// The place in `texts` of the one that contains what is spelled most like `wanted`; of equals the one of the most
-/// similar length, then the first.
+/// similar length, then the first. `None` if more than a third of the letters differ, or two of a short name: nobody meant
+/// that.
 #[must_use]
 pub fn nearest(wanted: &str, texts: &[String]) -> Option<usize> {
     let score = |text: &str| {
         let length = text.chars().count().abs_diff(wanted.chars().count());
         // Skipping a beginning is free, and the best end is taken.
-        (distances(text, wanted, 0).min(), length)
+        (distances(text, wanted, 0).min().unwrap_or(0), length)
     };
-    texts.iter().enumerate().min_by_key(|(_, text)| score(text)).map(|(place, _)| place)
+    let letters = wanted.chars().filter(|letter| letter.is_alphanumeric()).count();
+    // Names have none of the signs of a pattern, as `.*` and `\\.`, which thus do not tell.
+    let signs = wanted.chars().count() - letters;
+    let (place, (distance, _)) =
+        texts.iter().map(|text| score(text)).enumerate().min_by_key(|(_, score)| *score)?;
+    (distance <= (letters / 3).max(2) + signs).then_some(place)
 }
 
 /// For each of `wanted` what [`nearest`] returns; `None` for those that would take too long.
@@ -206,5 +212,8 @@ mod tests {
         assert_eq!(nearest("encodr/", &texts), Some(1));
         assert_eq!(nearest("heat", &texts), Some(2));
         assert_eq!(nearest("a", &[]), None);
+        assert_eq!(nearest(r".*\.attxntion\.quxry", &texts), Some(1));
+        assert_eq!(nearest("nomatch", &texts), None);
+        assert_eq!(nearest(r".*\.nomatch\..*", &texts), None);
     }
 }

@@ -17,8 +17,10 @@ fuzz_target!(|input: (u16, &[u8])| {
         end = entry.end;
     }
     assert_eq!(end as u64, data_len);
-    let asked =
-        header.tensors.iter().map(|entry| (entry.name.clone(), entry.dtype.clone(), entry.shape.clone()));
+    let asked = header
+        .tensors
+        .iter()
+        .map(|entry| (entry.name.clone(), entry.dtype.code().to_owned(), entry.shape.clone()));
     let (bytes, places) =
         build(asked.collect(), header.metadata.clone()).expect("what was read can be written");
     let again = parse(&bytes[8..], data_len).expect("what was written can be read");

@@ -1,6 +1,11 @@
 //! What a safetensors header may and may not say.
 
-use castwise_logic::checkpoint::{Header, HeaderError, TensorEntry, build, parse};
+use castwise_logic::checkpoint::{Dtype, Header, HeaderError, TensorEntry, build, parse};
+use safetensors::SafeTensors;
+
+fn dtype(code: &str) -> Dtype {
+    serde_json::from_str(&format!("{code:?}")).unwrap()
+}
 
 fn tensor(name: &str, code: &str, shape: &[usize]) -> (String, String, Vec<usize>) {
     (name.to_owned(), code.to_owned(), shape.to_vec())
@@ -29,8 +34,8 @@ fn built_headers_parse_to_what_was_asked() {
     assert_eq!(placed, [(2, 0), (1, 4), (4, 20), (0, 20), (3, 23)]);
     let ends = [4, 20, 20, 23, 27];
     let entries = placed.into_iter().zip(ends).map(|((position, begin), end)| {
-        let (name, dtype, shape) = asked[position].clone();
-        TensorEntry { name, dtype, shape, begin, end }
+        let (name, code, shape) = asked[position].clone();
+        TensorEntry { name, dtype: dtype(&code), shape, begin, end }
     });
     let header = parse(&bytes[8..], 27).unwrap();
     assert_eq!(header, Header { tensors: entries.collect(), metadata: Some(metadata) });
@@ -49,7 +54,7 @@ fn entries_may_stand_in_any_order() {
                    "early":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let header = parse(json.as_bytes(), 6).unwrap();
     assert_eq!(header.tensors[0].name, "early");
-    assert_eq!(header.tensors[1].dtype, "U8");
+    assert_eq!(header.tensors[1].dtype.code(), "U8");
 }
 
 #[test]
@@ -137,4 +142,72 @@ fn what_cannot_be_written_is_refused() {
     let half = usize::MAX / 2 + 1;
     let both = vec![tensor("v", "U8", &[half]), tensor("w", "U8", &[half])];
     assert!(build(both, None).unwrap_err().to_string().contains("64 bits"));
+}
+
+#[test]
+fn dtypes_are_those_of_the_safetensors_crate_in_its_order() {
+    type Theirs = safetensors::Dtype;
+    let unknown = |error: serde_json::Error| error.to_string();
+    let listed = unknown(serde_json::from_str::<Theirs>("\"F7\"").unwrap_err());
+    let ours = unknown(serde_json::from_str::<Dtype>("\"F7\"").unwrap_err());
+    assert!(listed.starts_with(&ours), "{ours}");
+    let codes: Vec<_> = listed.split('`').skip(3).step_by(2).collect();
+    assert_eq!(codes.len(), 22, "{listed}");
+    for (left, right) in codes.iter().zip(&codes[1..]) {
+        assert!(dtype(left) < dtype(right), "{left} {right}");
+    }
+    for code in codes {
+        let theirs: Theirs = serde_json::from_str(&format!("{code:?}")).unwrap();
+        assert_eq!(dtype(code).bits(), theirs.bitsize(), "{code}");
+    }
+}
+
+#[test]
+fn what_is_refused_is_what_the_safetensors_crate_refuses() {
+    let codes = ["BOOL", "F4", "F6_E2M3", "BF16", "F32", "C64", "F7"];
+    let shapes =
+        ["[]", "[0]", "[2]", "[3,1]", "[4,2]", "[8]", "[18446744073709551615,2]", "[2,-1]", "[1.0]", "2"];
+    let ends = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64];
+    let fields = |code: &str, shape: &str, begin: usize, end: usize| {
+        format!(r#"{{"dtype":{code:?},"shape":{shape},"data_offsets":[{begin},{end}]}}"#)
+    };
+    let mut entries = Vec::new();
+    for (code, shape) in codes.into_iter().flat_map(|code| shapes.map(|shape| (code, shape))) {
+        entries.extend(ends.map(|end| (fields(code, shape, 0, end), end)));
+    }
+    let whole = fields("U8", "[2]", 0, 2);
+    for (field, other) in [
+        ("\"dtype\":\"U8\",", ""),
+        ("\"shape\":[2],", ""),
+        (",\"data_offsets\":[0,2]", ""),
+        ("\"dtype\"", "\"unknown\":[{}],\"dtype\""),
+        ("\"dtype\"", "\"dtype\":\"I8\",\"dtype\""),
+        ("[0,2]", "[0]"),
+        ("[0,2]", "[0,2,2]"),
+        ("[0,2]", "[2,0]"),
+        ("\"U8\"", "null"),
+        ("\"dtype\"", "\"dt\\u0079pe\""),
+    ] {
+        assert!(whole.contains(field), "{field}");
+        entries.push((whole.replace(field, other), 2));
+    }
+    let mut accepted = 0;
+    for (entry, end) in entries {
+        for before in [r#""__metadata__":{"a":"b"},"#, r#""__metadata__":{"a":1},"#, "", r#""b":null,"#] {
+            for (begin, len) in [(end, end + 2), (end + 1, end + 3), (end, end + 3), (end, end + 1)] {
+                let second = fields("U8", "[2]", begin, begin + 2);
+                let text = format!(r#"{{{before}"w":{entry},"second":{second}}}"#);
+                let mut file = (text.len() as u64).to_le_bytes().to_vec();
+                file.extend_from_slice(text.as_bytes());
+                file.resize(file.len() + len, 0);
+                let (theirs, ours) = (SafeTensors::deserialize(&file), parse(text.as_bytes(), len as u64));
+                assert_eq!(ours.is_ok(), theirs.is_ok(), "{text} {len}: {ours:?} {theirs:?}");
+                accepted += usize::from(ours.is_ok());
+            }
+        }
+    }
+    assert!(accepted > 50, "{accepted}");
+    for entry in [r#"["F32",[1],[0,4]]"#, r#"{"dtype":{"F32":null},"shape":[1],"data_offsets":[0,4]}"#] {
+        refused(&format!(r#"{{"w":{entry}}}"#), 4);
+    }
 }

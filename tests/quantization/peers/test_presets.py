@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from castwise import checkpoint
-from castwise.quantization.producers.registry import NO_PRESETS, WRITTEN_WITH_INPUTS
-from castwise.quantization.producers.registry import PRESETS as PRESETS_BY_NAME
+from castwise.quantization.producers.registry import WRITTEN_WITH_INPUTS
+from castwise.quantization.producers.schemes import NO_PRESETS
+from castwise.quantization.producers.schemes import PRESETS as PRESETS_BY_NAME
 from producer_libraries import llama
 
 CT = "compressed-tensors"

@@ -74,13 +74,13 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
     """
     if not isinstance(array, jax.Array):
         raise TypeError(f"array is of type {type(array).__name__}; give a jax.Array.")
-    if dtype is None:
-        raise TypeError("dtype=None says nothing to cast to; give dtype=.")
     if options.pop("out", None) is not None:
         raise TypeError(
             "out= is for numpy's arrays, and x is jax's; leave it out, or cast numpy.asarray(x) "
             "into an array of numpy."
         )
+    if dtype is None:
+        raise TypeError("dtype=None says nothing to cast to; give dtype=.")
     if not isinstance(array.dtype, np.dtype):
         raise TypeError(
             f"array has dtype {array.dtype}, which castwise does not cast; jax.random.key_data "

@@ -47,7 +47,7 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
     >>> import torch
     >>> from castwise.adapters import torch as torch_adapter
     >>> torch_adapter.to_numpy(torch.ones(2, dtype=torch.bfloat16))
-    array([1, 1], dtype=bfloat16)
+    array([1, 1], dtype=dtype(bfloat16))
 
     """
     if not isinstance(tensor, torch.Tensor):

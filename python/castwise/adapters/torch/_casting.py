@@ -236,10 +236,7 @@ def _by_pairs(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any
             "an out of that dtype."
         )
     if not is_on_host(tensor):
-        raise ValueError(
-            f"{PAIRS} is for tensors on the CPU, outside of torch.func's transformations; this "
-            f"one is on {tensor.device} ({tensor.layout}). Give tensor.cpu()."
-        )
+        raise ValueError(_only_on_host(str(PAIRS), tensor, "use another dtype"))
     options = _for_numpy(options)
     if options.pop("copy", True) is False and tensor.dtype == target and not options:
         return tensor
@@ -293,11 +290,20 @@ def _transform(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
 def _refuse_options(tensor: Any, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if value not in _ANYWHERE.get(name, (None, False)):
-            raise ValueError(
-                f"{name}={value!r} is for tensors on the CPU, outside of torch.func's "
-                f"transformations; this one is on {tensor.device} ({tensor.layout}). Give "
-                f"tensor.cpu(), or leave {name} out."
-            )
+            raise ValueError(_only_on_host(f"{name}={value!r}", tensor, f"leave {name} out"))
+
+
+def _only_on_host(subject: str, tensor: Any, remedy: str) -> str:
+    """Say where a tensor is that must be on the CPU, outside of transformations."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return (
+            f"{subject} is not available within torch.func's transformations, as vmap and grad; "
+            f"{remedy}, or cast outside of them."
+        )
+    return (
+        f"{subject} is for tensors on the CPU; this one is on {tensor.device} ({tensor.layout}). "
+        f"Give tensor.cpu(), or {remedy}."
+    )
 
 
 def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ class GradScaler(gradient_scaler.GradScaler):
     Parameters
     ----------
     device : str
-        Accepted, but unused; the scale is on the device of the loss.
+        The scale is on the device of the loss. "cuda" without CUDA warns and disables, as in torch.
     init_scale, growth_factor, backoff_factor, growth_interval, enabled
         As in torch: 65536, 2, 0.5, 2000 and True by default.
 
@@ -42,6 +43,26 @@ class GradScaler(gradient_scaler.GradScaler):
     >>> scaler.update()  # doctest: +SKIP
 
     """
+
+    def __init__(  # noqa: PLR0917 - torch's signature
+        self,
+        device: str = "cpu",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        if enabled and device == "cuda" and not torch.cuda.is_available():
+            warnings.warn(
+                "GradScaler is enabled, but CUDA is not available, so it is disabled; leave out "
+                "device='cuda'.",
+                stacklevel=2,
+            )
+            enabled = False
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
 
     @classmethod
     def from_torch(cls, scaler: Any) -> GradScaler:
@@ -72,6 +93,16 @@ class GradScaler(gradient_scaler.GradScaler):
 
     def _is_half(self, grad: Any) -> bool:
         return bool(grad.dtype == torch.float16)
+
+    def _new_scale(self, value: Any) -> float:
+        if not isinstance(value, torch.Tensor):
+            return super()._new_scale(value)
+        if value.numel() != 1 or value.requires_grad or value.is_complex():
+            raise AssertionError(
+                f"new_scale={value!r} must be a float, or a tensor of one real number without "
+                "requires_grad."
+            )
+        return float(value.item())
 
     _kind = "a tensor"
     _place: Any = "cpu"

@@ -299,43 +299,7 @@ class Advice(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return the front, a table of the choices, worst first, and the totals."""
-        groups = _choices_alike(self.choices)
-        axis = joint_axis(_histogram([choice]) for choice in self.choices)
-        front = Front(self.front, (self.nbytes, self.error))
-        return [
-            front,
-            self._picture(),
-            _choice_table(groups, axis),
-            *(
-                Section(
-                    f"{_group_title(group)}: {counted(len(group), 'choice')}",
-                    [_choice_table([[choice] for choice in group], axis)],
-                )
-                for group in groups
-                if len(group) > 1
-            ),
-            Lines(self.total_lines()),
-        ]
-
-    def _picture(self) -> Exponents:
-        """Return the exponents of weights, the worst first, those of all layers together."""
-        groups: dict[str, Counter[int]] = {}
-        for choice in self.choices:
-            groups.setdefault(group_name(choice.name), Counter()).update(choice.exponents)
-        histograms = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][
-            :_DRAWN
-        ]
-        largest = max((rows.usual_highest for _, rows in histograms if len(rows.counts)), default=0)
-        targets = [
-            other.target
-            for choice in self.choices
-            for other in (choice, choice.cheaper, choice.dearer)
-            if other is not None
-        ]
-        ranges = (_range(target, largest) for target in dict.fromkeys(targets))
-        return Exponents(
-            histograms, [*{band.name: band for band in ranges if band is not None}.values()]
-        )
+        return advice_sheet(self, every=False)
 
     def total_lines(self) -> list[str]:
         """Describe the bytes of the result, its error, and the distance from the best possible."""
@@ -373,6 +337,46 @@ class Advice(Rendered):
         }
 
 
+def advice_sheet(advice: Advice, *, every: bool) -> Sheet:
+    """Return the front, the choices, each or those of all layers in one row, and the totals."""
+    groups = _choices_alike(advice.choices, every=every)
+    axis = joint_axis(_histogram([choice]) for choice in advice.choices)
+    front = Front(advice.front, (advice.nbytes, advice.error))
+    return [
+        front,
+        _picture(advice.choices),
+        _choice_table(groups, axis),
+        *(
+            Section(
+                f"{_group_title(group)}: {counted(len(group), 'choice')}",
+                [_choice_table([[choice] for choice in group], axis)],
+            )
+            for group in groups
+            if len(group) > 1
+        ),
+        Lines(advice.total_lines()),
+    ]
+
+
+def _picture(choices: Sequence[Choice]) -> Exponents:
+    """Return the exponents of weights, the worst first, those of all layers together."""
+    groups: dict[str, Counter[int]] = {}
+    for choice in choices:
+        groups.setdefault(group_name(choice.name), Counter()).update(choice.exponents)
+    histograms = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][:_DRAWN]
+    largest = max((rows.usual_highest for _, rows in histograms if len(rows.counts)), default=0)
+    targets = [
+        other.target
+        for choice in choices
+        for other in (choice, choice.cheaper, choice.dearer)
+        if other is not None
+    ]
+    ranges = (_range(target, largest) for target in dict.fromkeys(targets))
+    return Exponents(
+        histograms, [*{band.name: band for band in ranges if band is not None}.values()]
+    )
+
+
 def check_map_file(path: Path) -> None:
     """Refuse a name by which a map would not be read as TOML."""
     if path.suffix.lower() != ".toml":
@@ -393,12 +397,13 @@ def _range(target: str, largest: int) -> FormatRange | None:
     return codes.shift(largest)
 
 
-def _choices_alike(choices: Iterable[Choice]) -> list[list[Choice]]:
+def _choices_alike(choices: Iterable[Choice], *, every: bool) -> list[list[Choice]]:
     """Collect the choices of several layers that are the same, with the same alternatives."""
     groups: dict[object, list[Choice]] = {}
-    for choice in choices:
+    for index, choice in enumerate(choices):
         targets = (row and row.target for row in (choice, choice.cheaper, choice.dearer))
-        groups.setdefault((group_name(choice.name), *targets), []).append(choice)
+        key = index if every else (group_name(choice.name), *targets)
+        groups.setdefault(key, []).append(choice)
     return sorted(groups.values(), key=lambda group: -sum(choice.error for choice in group))
 
 

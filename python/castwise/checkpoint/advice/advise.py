@@ -44,7 +44,7 @@ from castwise.checkpoint.requests.quantize import checked_embeddings, checked_sc
 from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running.other_files import OtherFiles, Patterns
 from castwise.checkpoint.running.sharding import size_in_bytes
-from castwise.models.model import WEIGHT
+from castwise.models.model import MATRIX, WEIGHT
 from castwise.quantization.producers.registry import TYPED
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument, function, join, parenthesis, quote, setting
@@ -454,7 +454,7 @@ def _importances(
     if importance is None:
         # `benches/real` has figures. No norm or sum is between the error of a head and the logits.
         infos = candidates.tensors
-        counts = {name: math.log1p(math.prod(info.shape)) for name, info in infos.items()}
+        counts = {name: _count(info.shape, name, candidates) for name, info in infos.items()}
         heads = [name for name in infos if candidates.model.is_head(name)]
         rest = sum(counts[name] for name in infos if name not in heads) or 1.0
         return counts | dict.fromkeys(heads, rest)
@@ -497,6 +497,13 @@ def _importances(
             "one, or leave " + argument("importance") + " out"
         )
     return numbers
+
+
+def _count(shape: Sequence[int], name: str, candidates: Candidates) -> float:
+    """Return how much a weight counts that is no head: the experts of a stack as each alone."""
+    is_stack = len(shape) > MATRIX and candidates.model.layer_of_expert(name) is not None
+    experts = shape[0] if is_stack else 1
+    return experts * math.log1p(math.prod(shape[is_stack:]))
 
 
 def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)

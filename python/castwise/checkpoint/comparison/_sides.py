@@ -101,7 +101,7 @@ class Side:
         `decide` says what its other tensors are cast to.
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        decoding = decoding._replace(counts_losses=False)  # which no comparison reports
+        decoding = decoding._replace(is_written=False)
         try:
             derivation = decode_checkpoint(source, decoding, is_file=not other.is_folder)
         except NoFolderError as error:

@@ -21,7 +21,7 @@ from castwise.text.wording import parenthesis
 _COLUMNS = 80
 _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
 # After which a word may be cut, as after that of an exponent it is not.
-_HYPHEN = re.compile(r"-(?!\d+\b)")
+_HYPHEN = r"-(?!\d+\b)"
 # Of differences in a table; JSON has all digits.
 _FLOAT_DIGITS = 3
 _LARGEST_ULP = 99_999  # in tables; weights that were quantized are millions of float32 apart
@@ -327,7 +327,7 @@ def _cut_line(line: str) -> Sequence[str]:
     end = line.rfind(" ", 0, _COLUMNS + 1)
     rest = _WRAPPER.subsequent_indent + line[end + 1 :]
     # Where it is cut once, between two words, as the wrapper would.
-    if _HYPHEN.search(line) or "  " in line or end <= 0 or len(rest) > _COLUMNS:
+    if re.search(_HYPHEN, line) or "  " in line or end <= 0 or len(rest) > _COLUMNS:
         return _WRAPPER.wrap(line)
     return line[:end], rest
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
@@ -61,8 +60,7 @@ class Elements(NamedTuple):
         return count * _bits(self.format)[self.packed] // BYTE_BITS
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
+class Arrangement(NamedTuple):
     """Where the items of a tensor stand that are not in C order.
 
     Attributes

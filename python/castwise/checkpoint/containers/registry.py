@@ -142,7 +142,7 @@ WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf
 """The modules of containers that hold whole models, whose tensors must be decoded."""
 
 # What `Path.suffix` can be.
-_SUFFIX = re.compile(r"\.[^./\\\s]+")
+_SUFFIX = r"\.[^./\\\s]+"
 
 _containers = dict(_BUILT_IN)
 
@@ -173,7 +173,7 @@ def register(suffix: str, container: Container) -> None:
     """
     if not isinstance(suffix, str):
         raise TypeError(f"suffix={suffix!r} must be a str, as '.jst'.")
-    if not _SUFFIX.fullmatch(suffix) or suffix.lower() in _BUILT_IN:
+    if not re.fullmatch(_SUFFIX, suffix) or suffix.lower() in _BUILT_IN:
         raise ValueError(
             f"suffix={suffix!r} is not valid; give one as '.jst', which castwise does not have."
         )
@@ -257,17 +257,16 @@ def _class_of(reference: Callable[..., Any] | str) -> Callable[..., Any]:
 # Bytes of a file in which all that is looked for stands.
 _COUNT = 512
 # A pickle of the number with which files of torch before 1.6 begin.
-_OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)
+_OLD_TORCH = rb"(?s)\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 
 # A safetensors file: eight bytes with the length of its header, which is an object of JSON.
-_HEADER = re.compile(rb"(.{8})\{[\"} \n]", re.DOTALL)
-# That of the safetensors library, which refuses longer ones.
+_HEADER = rb"(?s)(.{8})\{[\"} \n]"
 # The limit of the safetensors crate; a larger number is of another kind of file.
 _MAX_HEADER_BYTES = 100_000_000
 
 _ZIP_START = b"PK\3\4"
 _NAME_LENGTH, _NAME = 26, 30  # where they stand in the header of a zip file's member
-_OF_TORCH = re.compile(rb"[^/]+/data(?:\.pkl|/0)")  # the second begins what TorchScript saves
+_OF_TORCH = rb"[^/]+/data(?:\.pkl|/0)"  # the second begins what TorchScript saves
 # The members of a Keras file, any of which may come first.
 _OF_KERAS = (b"metadata.json", b"config.json", b"model.weights.h5")
 # Of files so named the names decide, as either may begin with a member that the other has.
@@ -291,9 +290,9 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
     if first.startswith(_ZIP_START) and len(first) >= _NAME:
         (length,) = struct.unpack_from("<H", first, _NAME_LENGTH)
         return _suffix_of_zip(first[_NAME : _NAME + length], suffix)
-    if _OLD_TORCH.match(first):
+    if re.match(_OLD_TORCH, first):
         return ".pt"
-    header = _HEADER.match(first)
+    header = re.match(_HEADER, first)
     if header and int.from_bytes(header[1], "little") <= _MAX_HEADER_BYTES:
         return SAFETENSORS
     return None
@@ -301,7 +300,7 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
 
 def _suffix_of_zip(member: bytes, suffix: str) -> str | None:
     """Return what a zip file is by the name of its first member."""
-    if _OF_TORCH.fullmatch(member):
+    if re.fullmatch(_OF_TORCH, member):
         return ".pt"
     if suffix in _ZIPS:
         return None

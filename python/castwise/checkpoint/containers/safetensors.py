@@ -324,12 +324,12 @@ def _formats_by_name(text: str | None) -> dict[str, str]:
 @cache
 def _format_of_code() -> dict[str, FormatInfo]:
     """Map safetensors codes to formats: those of whole bytes, and of four or six bits, packed."""
-    rows = [finfo(name) for name in formats()]
+    # Every ml_dtypes from 0.5 on has their dtypes; to ask would import it, which takes a second
+    # with numpy 2.4 and ml_dtypes 0.7.
     return {
         row.safetensors: row
-        for row in rows
+        for row in map(finfo, formats())
         if row.safetensors is not None
-        and row.dtype is not None
         and (row.kind == "bool" or row.bits == 8 * row.itemsize or _is_packed(row))
     }
 

@@ -23,17 +23,16 @@ NOT_OF_THE_MODEL = (
 """What a repository, transformers' Trainer, accelerate and DeepSpeed keep beside a model."""
 
 # `model.safetensors`, `model.bin.index.json`, and of a variant `model.safetensors.index.fp16.json`.
-_FILE = re.compile(
-    r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
-    re.DOTALL,
+_FILE = (
+    r"(?s)(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?"
 )
 # As `split_torch_state_dict_into_shards` of huggingface_hub names them.
-_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
+_SHARD = r"(?s)(.+)-[0-9]{5}-of-([0-9]{5})"
 # What the names of torch's files begin with that transformers, diffusers and peft load.
-_OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)
+_OF_TORCH = r"(?s)(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?"
 
 # What those of peft begin with, which stand beside a model or by themselves.
-_ADAPTER = re.compile(r"adapter_model(?:[.-].+)?", re.DOTALL)
+_ADAPTER = r"(?s)adapter_model(?:[.-].+)?"
 
 
 def is_safetensors(name: str) -> bool:
@@ -63,10 +62,10 @@ def families(names: Sequence[str]) -> list[dict[str, str]]:
     """
     stems: dict[tuple[bool, str], dict[str, str]] = {}
     for name in names:
-        if (match := _FILE.fullmatch(name)) is not None:
+        if (match := re.fullmatch(_FILE, name)) is not None:
             stem = match["stem"] + (match["variant"] or "")
-            if match["suffix"] == SAFETENSORS or _OF_TORCH.fullmatch(stem):
-                family = _ADAPTER.fullmatch(stem) is not None, match["suffix"]
+            if match["suffix"] == SAFETENSORS or re.fullmatch(_OF_TORCH, stem):
+                family = re.fullmatch(_ADAPTER, stem) is not None, match["suffix"]
                 stems.setdefault(family, {})[name] = stem
     families_of_both = (
         stems.get((is_adapter, SAFETENSORS)) or stems.get((is_adapter, TORCH_SUFFIX))
@@ -77,7 +76,7 @@ def families(names: Sequence[str]) -> list[dict[str, str]]:
 
 def is_adapter(stems: Mapping[str, str]) -> bool:
     """Return True for the family of an adapter."""
-    return all(_ADAPTER.fullmatch(stem) for stem in stems.values())
+    return all(re.fullmatch(_ADAPTER, stem) for stem in stems.values())
 
 
 def torch_forms(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
@@ -88,13 +87,15 @@ def torch_forms(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
     forms = [
         name
         for name in names
-        if (match := _FILE.fullmatch(name)) is not None
+        if (match := re.fullmatch(_FILE, name)) is not None
         and match["suffix"] == TORCH_SUFFIX
-        and _OF_TORCH.fullmatch(match["stem"])
-        and (_ADAPTER.fullmatch(match["stem"]) is not None) == of_adapter
+        and re.fullmatch(_OF_TORCH, match["stem"])
+        and (re.fullmatch(_ADAPTER, match["stem"]) is not None) == of_adapter
     ]
     if any(map(is_index, forms)):  # which names the tensors of its shards
-        forms = [name for name in forms if not _SHARD.fullmatch(name.removesuffix(TORCH_SUFFIX))]
+        forms = [
+            name for name in forms if not re.fullmatch(_SHARD, name.removesuffix(TORCH_SUFFIX))
+        ]
     return forms
 
 
@@ -106,7 +107,7 @@ def other_torch_files(names: Sequence[str], stems: Mapping[str, str]) -> list[st
         name
         for name in names
         if is_torch(name)
-        and not _OF_TORCH.fullmatch(name.removesuffix(TORCH_SUFFIX))
+        and not re.fullmatch(_OF_TORCH, name.removesuffix(TORCH_SUFFIX))
         and not any(fnmatchcase(name, pattern) for pattern in NOT_OF_THE_MODEL)
     ]
 
@@ -121,14 +122,14 @@ def other_forms(stems: Mapping[str, str]) -> set[str]:
 
 def series_of(stem: str) -> str | None:
     """Return what the names of all shards of a model have, None if it is not a shard's."""
-    match = _SHARD.fullmatch(stem)
+    match = re.fullmatch(_SHARD, stem)
     return match and f"{match[1]}-of-{match[2]}"
 
 
 def safetensors_name(path: str) -> str:
     """Return the path of a file of torch, or of an index, as libraries call it in safetensors."""
     folder, slash, name = path.rpartition("/")
-    match = _FILE.fullmatch(name)
+    match = re.fullmatch(_FILE, name)
     if match is None or match["suffix"] != TORCH_SUFFIX:
         return path
     stem = re.sub(r"^pytorch_model(?![^.-])", "model", match["stem"])

@@ -13,9 +13,8 @@ from castwise.text.wording import parenthesis
 # has halves of surrogate pairs; the others of them are bytes of names that are not UTF-8.
 _PART = r"(?![A-Za-z]:)(?![. ]*(?:/|\Z))[^/\\\0\ud800-\udc7f\udd00-\udfff]+"
 
-# One component; and several with "/" between them, and one after a folder.
-_NAME = re.compile(_PART)
-_PATH = re.compile(f"{_PART}(?:/{_PART})*/?")
+# Several with "/" between them, and one after a folder.
+_PATH = f"{_PART}(?:/{_PART})*/?"
 
 
 def check_name(name: str, where: str, *, is_path: bool = False) -> None:
@@ -24,7 +23,7 @@ def check_name(name: str, where: str, *, is_path: bool = False) -> None:
     CheckpointError: It is empty, `.`, `..` or absolute, or has a backslash, NUL, half of a
     surrogate pair, a drive or, unless `is_path`, a slash.
     """
-    if not (_PATH if is_path else _NAME).fullmatch(name):
+    if not re.fullmatch(_PATH if is_path else _PART, name):
         raise CheckpointError(
             f"{where} {name!r}, which is not the name of a file in its folder and could lead out "
             "of it; rename it there, or remove it"

@@ -22,19 +22,19 @@ from castwise.checkpoint.files.remote import HUB, PACKAGES, Store, is_hub, is_re
 from castwise.text.wording import parenthesis
 
 # `org/name`: neither begins with a dot, a dash or an underscore, as paths and options may.
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 # `models/org/name@revision`, of which only the name must be there.
-_REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+_REPOSITORY = rf"(?:models/)?(?P<name>{_NAME})(?:@(?P<revision>[^/]+))?/?"
 # A repository of any kind, and what is in it.
-_CACHED = re.compile(
-    rf"(?:(?P<kind>models|datasets|spaces)/)?(?P<name>{_NAME.pattern})"
+_CACHED = (
+    rf"(?:(?P<kind>models|datasets|spaces)/)?(?P<name>{_NAME})"
     r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<rest>.*))?"
 )
 _OFFLINE = "the Hub is offline for this process (HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE)"
 # What may be a URL, as a `Path` has it: with a slash less.
-_SPELLED = re.compile(r"(?P<scheme>\w+):/*(?P<rest>[^/].*)", re.ASCII)
+_SPELLED = r"(?a)(?P<scheme>\w+):/*(?P<rest>[^/].*)"
 # A revision or a file of a repository, of which `hub_path` takes neither.
-_OF_HUB = re.compile(rf"{_NAME.pattern}(?:@[^/]+|/[^/]+\.\w+)")
+_OF_HUB = rf"{_NAME}(?:@[^/]+|/[^/]+\.\w+)"
 
 _BRANCH = "main"
 # What every repository of the Hub has, and says which files are large.
@@ -49,7 +49,7 @@ def hub_path(path: Path) -> Path | None:
     FileNotFoundError: It could be one, but the packages for the Hub are not installed.
     """
     name = path.as_posix()
-    if _NAME.fullmatch(name) is None or os.path.lexists(path) or path.parent.is_dir():
+    if re.fullmatch(_NAME, name) is None or os.path.lexists(path) or path.parent.is_dir():
         return None
     if find_spec("huggingface_hub") is None or find_spec("upath") is None:
         remedy = "for a model of the Hugging Face Hub: pip install 'castwise[hf]'"
@@ -67,7 +67,7 @@ def offline_source(path: Path) -> Path:
         return path
     from huggingface_hub import snapshot_download  # noqa: PLC0415  (optional)
 
-    if (match := _CACHED.fullmatch(remote.path)) is not None:
+    if (match := re.fullmatch(_CACHED, remote.path)) is not None:
         kind, revision = match["kind"], match["revision"]
         with suppress(OSError, ValueError):  # of the library: nothing is there, or a bad name
             folder = snapshot_download(
@@ -104,7 +104,7 @@ def absent_file(path: Path) -> FileNotFoundError:
         hint = f"; it is a link to {path.readlink()}"
     elif not is_remote(path):
         url, name = _spelled_url(path), path.as_posix()
-        if url is None and _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
+        if url is None and re.fullmatch(_OF_HUB, name) is not None and not path.parent.is_dir():
             url = f"{HUB}://{name}"
         meant = url or _neighbor(path)
         hint = "" if meant is None else f"; did you mean {meant}?"
@@ -119,13 +119,16 @@ def _neighbor(path: Path) -> Path | None:
         return None
     # Of other names, which are no text, none is a spelling.
     names = sorted(name for name in names if name.isprintable())
-    likely = likely_names(path.name, names) if path.name.isprintable() else None
-    return path.with_name(likely[0]) if likely else None
+    # Names of equal suffixes are compared without these, which make any two alike.
+    spellings = {name.removesuffix(path.suffix).replace(".", "-"): name for name in names}
+    stem = path.stem.replace(".", "-")
+    likely = likely_names(stem, [*spellings]) if path.name.isprintable() else None
+    return path.with_name(spellings[likely[0]]) if likely else None
 
 
 def _spelled_url(path: Path) -> str | None:
     """Return the URL that a path spells with too few slashes, or None."""
-    match = _SPELLED.fullmatch(path.as_posix())
+    match = re.fullmatch(_SPELLED, path.as_posix())
     if match is None or match["scheme"].lower() not in PACKAGES:
         return None
     return f"{match['scheme'].lower()}://{match['rest']}"
@@ -151,7 +154,7 @@ class HubRepository:
 
     def __init__(self, path: Path) -> None:
         store: Any = path
-        match = _REPOSITORY.fullmatch(store.path)
+        match = re.fullmatch(_REPOSITORY, store.path)
         if match is None:
             raise CheckpointError(
                 f"{path} is not a repository of models; give one, as hf://org/name, or a branch "
@@ -174,7 +177,7 @@ class HubRepository:
         if not is_hub(path):
             return None
         remote: Any = path
-        match = _REPOSITORY.match(remote.path)
+        match = re.match(_REPOSITORY, remote.path)
         root = match[0].rstrip("/") if match else ""
         repository = remote_path(f"{HUB}://{root}") if root else None
         return None if repository is None else cls(repository)

@@ -40,7 +40,7 @@ class ReadableFile:
 
 
 # Two letters or more before "://", as one letter is a drive of Windows.
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_URL = r"([A-Za-z][A-Za-z0-9+.-]+)://"
 _FETCH_BYTES = 8 << 20
 _FIRST_BYTES = 16 << 10  # of a stream, which fetches twice as much each time that it reads on
 _IN_FLIGHT = 3  # fetches; with the one that is converted, 32 MiB
@@ -87,7 +87,7 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
     """
     if is_remote(path):
         return cast("Path", path)
-    if not isinstance(path, str) or not (match := _URL.match(path)):
+    if not isinstance(path, str) or not (match := re.match(_URL, path)):
         return None
     scheme = match[1].lower()  # RFC 3986, 3.1: case does not matter
     path = scheme + path[match.end(1) :]
@@ -123,7 +123,7 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
 
 def is_url(value: object) -> bool:
     """Return True for text that is a URL, and for a path that was made of one."""
-    return is_remote(value) or (isinstance(value, str) and _URL.match(value) is not None)
+    return is_remote(value) or (isinstance(value, str) and re.match(_URL, value) is not None)
 
 
 def is_remote(path: object) -> bool:
@@ -474,7 +474,7 @@ def _errors_of(path: Path | str) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # each store has a library, and each library errors of its own
-        if isinstance(error, OSError) and _URL.match(str(error.filename)):
+        if isinstance(error, OSError) and re.match(_URL, str(error.filename)):
             if not isinstance(path, str) and isinstance(error, FileNotFoundError):
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise

@@ -12,10 +12,9 @@ from castwise._options import Arithmetic
 from castwise.checkpoint._config import Config, QuantizedConfig
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component, ComponentStatement
 from castwise.checkpoint.containers.interface import ChunkedReader, Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
-from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.planning.checkpoint_model import component_model
 from castwise.checkpoint.planning.derived_reader import (

@@ -10,9 +10,8 @@ from castwise._numbers import BYTE_BITS
 from castwise.arrays.dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component, ComponentStatement
 from castwise.checkpoint.containers.registry import model_format
-from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.whole_models import ModelFiles, WholeModelReader
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning.component import Derived

@@ -35,10 +35,10 @@ OLD_SUFFIXES = (".dat", ".imatrix")
 _NUMBERS = ("float", "int", "uint")
 _MATRIX = 2
 # The number of an expert, in whose place stacks have an axis.
-_EXPERT = re.compile(r"(?<=experts\.)([0-9]+)\.")
+_EXPERT = r"(?<=experts\.)([0-9]+)\."
 # Its queries have other inputs than its keys and values, and some engines join all three.
-_CROSS_ATTENTION = re.compile(
-    r"cross_?att|encoder_attn|encoder_decoder_att|encdecatt|multihead_attn|\battn2\b", re.IGNORECASE
+_CROSS_ATTENTION = (
+    r"(?i)cross_?att|encoder_attn|encoder_decoder_att|encdecatt|multihead_attn|\battn2\b"
 )
 _KEPT_ENTRIES = 4  # those of the experts of a layer, whose weights take turns, are three
 _NO_NUMBERS = "the file has no numbers of it"
@@ -298,7 +298,7 @@ class ImportanceMatch:
             if candidates := self._numbers_of(weight, names):
                 self._check_equal(weight, candidates)
                 return candidates[0]
-        if _CROSS_ATTENTION.search(name) is not None:
+        if re.search(_CROSS_ATTENTION, name) is not None:
             return None
         partners = [other for other in weight.model.engine_partners(name) if other != name]
         names = [
@@ -394,7 +394,7 @@ class ImportanceMatch:
 
 def _of_all_experts(name: str) -> tuple[str, int | None]:
     """Return the name that all experts of a layer have in common, and the number of one."""
-    match = _EXPERT.search(name)
+    match = re.search(_EXPERT, name)
     if match is None:
         return name, None
     return name[: match.start()] + name[match.end() :], int(match[1])

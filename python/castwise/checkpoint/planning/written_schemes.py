@@ -18,8 +18,6 @@ from castwise.quantization.producers.producer import EncodedModules, Encoding, S
 from castwise.quantization.producers.registry import (
     CALIBRATED,
     CONVERTED_TO,
-    NO_PRESETS,
-    PRESETS,
     SEVERAL,
     TYPED,
     WRITTEN,
@@ -28,7 +26,7 @@ from castwise.quantization.producers.registry import (
     find_recipe,
     known_recipe,
 )
-from castwise.quantization.producers.schemes import scheme_of_files
+from castwise.quantization.producers.schemes import NO_PRESETS, PRESETS, scheme_of_files
 from castwise.text.spelling import scheme_hint, suggestion
 from castwise.text.wording import argument, join, parenthesis, setting
 

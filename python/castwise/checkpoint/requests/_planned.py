@@ -14,11 +14,10 @@ from castwise._options import SAFETENSORS
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import is_container, refuse_file_name, source_path
-from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.statement import ComponentStatement
+from castwise.checkpoint.containers.checkpoint import Checkpoint, ComponentStatement
 from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.plan import Decide
-from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
+from castwise.checkpoint.requests.options import Dequantize, Request, Run
 from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
 from castwise.checkpoint.results.summary import (
     CastPlan,
@@ -131,7 +130,7 @@ def output_options(
 
 def plain_values(request: Request) -> dict[str, Any]:
     """Return the options of a request by name, with paths that hold in any folder."""
-    values = {field.name: getattr(request, field.name) for field in fields_of(request)}
+    values = {name: getattr(request, name) for name in request.options}
     source = source_path(request.source, "source")
     values["source"] = str(source) if is_remote(source) else os.path.abspath(source)
     for name in values.keys() & {"architecture", "dtype_map", "importance", "policy"}:

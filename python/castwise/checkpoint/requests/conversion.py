@@ -36,15 +36,6 @@ class Target:
     summary: CastSummary | None = None
 
 
-def target_of(
-    request: Request, run: Run, source: Path, destination: Path
-) -> AbstractContextManager[Target]:
-    """Return where a conversion writes: for a repository, a folder that is pushed at the end."""
-    if is_hub(destination):
-        return _push_after(request, run, source, destination)
-    return nullcontext(Target(destination))
-
-
 @contextmanager
 def _push_after(request: Request, run: Run, source: Path, destination: Path) -> Iterator[Target]:
     """Let a block write into a temporary folder; give it a model card, and push it at the end.
@@ -143,7 +134,9 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
     else:
         _check_part(request, run)
     with (
-        target_of(request, run, source, destination) as target,
+        _push_after(request, run, source, destination)
+        if is_hub(destination)
+        else nullcontext(Target(destination)) as target,
         open_planned(request, run, target.path) as planned_conversion,
     ):
         plan = planned_conversion.refuse_losses_of(run)

@@ -1,13 +1,12 @@
-"""Make the public functions of the fields of requests and runs: signature and documentation."""
+"""Make the public functions of the options of requests and runs: signature and documentation."""
 
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field
 from typing import Any, ForwardRef, get_args
 
 from castwise.checkpoint.requests.conversion import finish_conversion, run_conversion
-from castwise.checkpoint.requests.options import Request, Run, description_of, fields_of
+from castwise.checkpoint.requests.options import ConversionOption, Request, Run
 from castwise.checkpoint.results.summary import CastSummary
 from castwise.text.spelling import suggestion
 
@@ -18,43 +17,38 @@ _WIDTH = 92
 Convert = Callable[..., CastSummary]
 
 
-def options_of(request_type: type[Request]) -> list[Field[Any]]:
-    """Return the fields that a function takes, in its order: by position, its own, all others."""
-    of_run = {field.name: field for field in fields_of(Run)}
-    names_of_all = {field.name for field in fields_of(Request)}
-    every = {field.name: field for field in fields_of(request_type)}
-    own = [field for name, field in every.items() if name not in names_of_all]
-    positional = [every["source"], of_run["destination"]]
-    positional += [field for field in own if description_of(field).is_positional]
-    others = [*own, *every.values(), *of_run.values()]
-    names = {field.name: field for field in [*positional, *others]}
-    return list(names.values())
+def options_of(request_type: type[Request]) -> list[ConversionOption]:
+    """Return the options that a function takes, in its order: by position, its own, all others."""
+    every = request_type.options | Run.options
+    own = [name for name in request_type.options if name not in Request.options]
+    positional = [name for name in own if every[name].is_positional]
+    names = dict.fromkeys(["source", "destination", *positional, *own, *every])
+    return [every[name] for name in names]
 
 
-def finish_options() -> list[Field[Any]]:
-    """Return the fields that `finish` takes."""
-    every = {field.name: field for field in [*fields_of(Request), *fields_of(Run)]}
+def finish_options() -> list[ConversionOption]:
+    """Return the options that `finish` takes."""
+    every = Request.options | Run.options
     return [every[name] for name in _FINISH]
 
 
-def is_positional(field: Field[Any]) -> bool:
+def is_positional(option: ConversionOption) -> bool:
     """Return True for what functions take without its name."""
-    return field.name in ("source", "destination") or description_of(field).is_positional
+    return option.name in ("source", "destination") or option.is_positional
 
 
-def comment_of(field: Field[Any]) -> str:
+def comment_of(option: ConversionOption) -> str:
     """Return the paragraph of an option in the documentation."""
-    words = [f'"{word}"' for word in get_args(description_of(field).choices)]
+    words = [f'"{word}"' for word in get_args(option.choices)]
     choices = " or ".join([", ".join(words[:-1]), *words[-1:]])
-    return description_of(field).comment.replace("{choices}", choices)
+    return option.comment.replace("{choices}", choices)
 
 
 def conversion(request_type: type[Request]) -> Convert:
     """Return the public function that makes a request of its arguments and carries it out."""
-    names = {field.name for field in fields_of(request_type)}
 
     def convert(options: dict[str, Any]) -> CastSummary:
-        request = {name: options.pop(name) for name in names & options.keys()}
+        request = {name: options.pop(name) for name in request_type.options.keys() & options}
         return run_conversion(request_type(**request), Run(**options))
 
     name = f"{request_type.command}_file"
@@ -74,21 +68,21 @@ def finishing(documentation: str) -> Convert:
 def _function(
     name: str,
     documentation: str,
-    options: Iterable[Field[Any]],
+    options: Iterable[ConversionOption],
     convert: Callable[[dict[str, Any]], CastSummary],
 ) -> Convert:
-    """Return a function with a signature and a documentation made of fields."""
+    """Return a function with a signature and a documentation made of options."""
     signature = inspect.Signature(
         [
             inspect.Parameter(
-                field.name,
+                option.name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD
-                if is_positional(field)
+                if is_positional(option)
                 else inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.default is MISSING else field.default,
-                annotation=field.type,
+                default=option.default,
+                annotation=option.type,
             )
-            for field in options
+            for option in options
         ],
         return_annotation="CastSummary",
     )
@@ -107,13 +101,13 @@ def _function(
 
     head, section, tail = inspect.cleandoc(documentation).partition("\nReturns\n")
     parameters = "".join(
-        f"{field.name}\n{textwrap.indent(textwrap.fill(comment_of(field), _WIDTH), '    ')}\n"
-        for field in options
+        f"{option.name}\n{textwrap.indent(textwrap.fill(comment_of(option), _WIDTH), '    ')}\n"
+        for option in options
     )
     function.__doc__ = f"{head}\nParameters\n----------\n{parameters}{section}{tail}"
     function.__name__ = function.__qualname__ = name
     function.__module__ = "castwise.checkpoint.conversions"
     function.__signature__ = signature  # type: ignore[attr-defined]
-    types = {field.name: ForwardRef(str(field.type), module=Run.__module__) for field in options}
+    types = {option.name: ForwardRef(option.type, module=Run.__module__) for option in options}
     function.__annotations__ = {**types, "return": CastSummary}
     return function

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from inspect import Parameter
+from typing import Any, ClassVar, NamedTuple, NoReturn, dataclass_transform
 
 from castwise._options import (
     Arithmetic,
@@ -39,14 +39,12 @@ from castwise.dtype_policies import DTypePolicyMap
 from castwise.quantization.producers.layouts import BF16
 from castwise.text.wording import argument, check_switch
 
-_Kind = TypeVar("_Kind")
 
-
-class OptionDescription(NamedTuple):
-    """What is to be known of an option beside its name, type and default."""
+class ConversionOption(NamedTuple):
+    """What is to be known of an option."""
 
     # Its paragraph in the documentation of the functions; {choices} are those of `choices`.
-    comment: str
+    comment: str = ""
     # Its help on the command line, where words in braces are lists; None where it has none.
     help: str | None = None
     # Its name on the command line, if that does not follow from its name in Python.
@@ -62,30 +60,55 @@ class OptionDescription(NamedTuple):
     is_positional: bool = False
     # Refuses values before anything is read.
     check: Callable[[object], None] | None = None
+    default: Any = Parameter.empty  # if it must be given
+    # What its class fills in: its name, and the text of its type.
+    name: str = ""
+    type: str = ""
 
 
 def option(
-    *, default: Any = MISSING, description: OptionDescription | None = None, **values: Any
+    *, default: Any = Parameter.empty, like: ConversionOption | None = None, **values: Any
 ) -> Any:
-    """Return a field with a description, or with one made of its values."""
-    return field(default=default, metadata={"option": description or OptionDescription(**values)})
+    """Return an option in the place of a value; what is not given is that of another one."""
+    return (like or ConversionOption())._replace(default=default, **values)
 
 
+# Dataclasses of as many fields take three times as long to make, when a command starts.
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
-def _options(kind: type[_Kind]) -> type[_Kind]:
-    """Make a frozen dataclass of options."""
-    return dataclass(frozen=True, eq=False, repr=False, kw_only=True)(kind)
+class Options:
+    """Frozen values of the options that are the attributes of the class."""
 
+    options: ClassVar[dict[str, ConversionOption]] = {}
 
-def fields_of(kind: object) -> tuple[Field[Any], ...]:
-    """Return the fields of a request or a run, or of a class of them."""
-    return fields(kind)  # type: ignore[arg-type]
+    def __init_subclass__(cls) -> None:
+        """Name the options."""
+        cls.options = cls.options | {
+            name: value._replace(name=name, type=cls.__annotations__[name])
+            for name, value in vars(cls).items()
+            if isinstance(value, ConversionOption)
+        }
 
+    def __init__(self, **values: Any) -> None:
+        """Let each option refuse a value that it cannot have; take mappings as dicts."""
+        missing = (name for name, each in self.options.items() if each.default is Parameter.empty)
+        if wrong := sorted({*missing} - values.keys() | values.keys() - self.options.keys()):
+            raise TypeError(f"{type(self).__name__} lacks {wrong}, or has no such options")
+        for name, each in self.options.items():
+            value = values.get(name, each.default)
+            if each.check is not None:
+                each.check(value)
+            if each.type == "bool":
+                check_switch(name, value)
+            # Dicts can be sent to other processes.
+            is_mapping = isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap)
+            vars(self)[name] = dict(value) if is_mapping else value
+        self.check()
 
-def description_of(field: Field[Any]) -> OptionDescription:
-    """Return the description of a field."""
-    description: OptionDescription = field.metadata["option"]
-    return description
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot change: {name}={value!r}")
 
 
 def _check_submit(value: object) -> None:
@@ -97,17 +120,7 @@ def _check_submit(value: object) -> None:
         )
 
 
-def check_fields(options: Request | Run) -> None:
-    """Let each field refuse a value that it cannot have."""
-    for each in fields_of(options):
-        value, check = getattr(options, each.name), description_of(each).check
-        if check is not None:
-            check(value)
-        if each.type == "bool":
-            check_switch(each.name, value)
-
-
-_INPUTS = OptionDescription(
+_INPUTS = ConversionOption(
     comment="Whether the checkpoint states that engines quantize the inputs of quantized "
     'layers. "dynamic": engines quantize inputs while the model runs, as the producer\'s '
     'preset for the scheme describes, and multiply codes by codes. "float8": inputs of MXFP4 '
@@ -118,7 +131,7 @@ _INPUTS = OptionDescription(
     help="whether the checkpoint states that inputs are quantized while the model runs "
     "(dynamic; float8 beside MXFP4) or not (none); default: what the recipe states without data",
 )
-_ARCHITECTURE = OptionDescription(
+_ARCHITECTURE = ConversionOption(
     comment="A file that describes the parameters of a model whose class and type in "
     "`config.json` castwise does not know. A cast takes it together with the name of a map.",
     metavar="FILE",
@@ -128,8 +141,7 @@ _ARCHITECTURE = OptionDescription(
 )
 
 
-@_options
-class Request:
+class Request(Options):
     """All that decides what is made of the source."""
 
     command: ClassVar[str]
@@ -190,17 +202,8 @@ class Request:
         "becomes a folder if DST is the name of a folder",
     )
 
-    def __post_init__(self) -> None:
-        """Check the fields; take mappings as dicts, which can be sent to other processes."""
-        check_fields(self)
-        for each in fields_of(self):
-            value = getattr(self, each.name)
-            if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
-                object.__setattr__(self, each.name, dict(value))
 
-
-@_options
-class Run:
+class Run(Options):
     """How a result is made and where it is written; none of it changes a value."""
 
     destination: PathArgument = option(
@@ -305,9 +308,8 @@ class Run:
         "Several pieces are in flight, so a tensor may be done by then.",
     )
 
-    def __post_init__(self) -> None:
-        """Check the fields, and what goes together."""
-        check_fields(self)
+    def check(self) -> None:
+        """Refuse to measure what is written."""
         if self.measure and not self.dry_run:
             raise CheckpointError(
                 argument("measure")
@@ -322,7 +324,6 @@ class Run:
         return self.resumable or self.resume
 
 
-@_options
 class Cast(Request):
     """Cast the tensors of a checkpoint and write a new one.
 
@@ -464,7 +465,7 @@ class Cast(Request):
         metavar="D",
         help="the format of arrays that numpy saved as raw bytes (|V2)",
     )
-    architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
+    architecture: PathArgument | None = option(default=None, like=_ARCHITECTURE)
     keep_config: bool = option(
         default=False,
         comment="Leave a folder's `config.json` unchanged. By default its `dtype` or "
@@ -488,7 +489,6 @@ class Cast(Request):
     )
 
 
-@_options
 class Quantize(Request):
     """Quantize the weights of a checkpoint as a producer stores them, and write a new checkpoint.
 
@@ -571,17 +571,15 @@ class Quantize(Request):
     )
     inputs: Inputs | float | None = option(
         default=None,
-        description=_INPUTS._replace(
-            comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
-            "constant scale, by which codes of inputs are multiplied; it is stored beside each "
-            "weight of NVFP4, and of FP8 by tensor if the producer has it.",
-            metavar="none|dynamic|float8|SCALE",
-            parse="inputs",
-            help="whether the checkpoint states that inputs are quantized while the model runs "
-            "(dynamic; float8 beside MXFP4), by a constant SCALE, or not (none); default: what "
-            "the consumer needs, or "
-            "the recipe states without data",
-        ),
+        like=_INPUTS,
+        comment=f"{_INPUTS.comment} What the consumer needs goes before that. A number is a "
+        "constant scale, by which codes of inputs are multiplied; it is stored beside each "
+        "weight of NVFP4, and of FP8 by tensor if the producer has it.",
+        metavar="none|dynamic|float8|SCALE",
+        parse="inputs",
+        help="whether the checkpoint states that inputs are quantized while the model runs "
+        "(dynamic; float8 beside MXFP4), by a constant SCALE, or not (none); default: what the "
+        "consumer needs, or the recipe states without data",
     )
     dtype_map: MapArgument | None = option(
         default=None,
@@ -644,10 +642,9 @@ class Quantize(Request):
         help="whether embeddings and heads get the scheme, too (default: if the --map "
         "names them, or in a mix)",
     )
-    architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
+    architecture: PathArgument | None = option(default=None, like=_ARCHITECTURE)
 
 
-@_options
 class Dequantize(Request):
     """Decode the quantized weights of a checkpoint, and write a checkpoint without quantization.
 
@@ -729,7 +726,6 @@ class Dequantize(Request):
     )
 
 
-@_options
 class Transcode(Request):
     """Write a quantized checkpoint as another producer stores it, with the same values.
 
@@ -807,8 +803,8 @@ class Transcode(Request):
         metavar="S",
         help="store the values in another scheme: {choices}",
     )
-    inputs: Inputs | None = option(default=None, description=_INPUTS)
-    architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
+    inputs: Inputs | None = option(default=None, like=_INPUTS)
+    architecture: PathArgument | None = option(default=None, like=_ARCHITECTURE)
 
 
 REQUESTS = (Cast, Quantize, Dequantize, Transcode)

@@ -131,15 +131,15 @@ class Executing:
                 batch = conversion.batch(ranges, Path(file.name))
                 tasks.append(BatchTask(batch, self._executor))
 
-    def wait(
-        self, target: OutputFile, meter: ProgressMeter, shard: str | None
-    ) -> list[CastRow] | None:
-        """Wait for the batches of a file; returns None if it has none.
+    def write(
+        self, target: OutputFile, file: BinaryIO, meter: ProgressMeter, shard: str | None
+    ) -> list[CastRow]:
+        """Wait for the batches of a file, or write it here if it has none; returns its rows.
 
         Raises what stopped the first batch that failed.
         """
         if target.name not in self._work:
-            return None
+            return target.write(file, meter, shard)
         rows: list[CastRow] = []
         work = self._work[target.name]  # until the end, so that an error cancels what is left
         for conversion, tasks in work:

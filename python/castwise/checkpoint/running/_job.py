@@ -14,8 +14,8 @@ from typing import Any
 
 from castwise._core import __version__
 from castwise.checkpoint._errors import join_names
+from castwise.checkpoint.containers.checkpoint import MAX_CONFIG_BYTES
 from castwise.checkpoint.containers.interface import Reader
-from castwise.checkpoint.containers.statement import MAX_CONFIG_BYTES
 from castwise.checkpoint.files.source_files import open_file, read_file
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning.derived_reader import DerivedReader

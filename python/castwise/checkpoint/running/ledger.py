@@ -39,7 +39,7 @@ _NONCE = "nonce"  # of the job's page; tells ledgers apart that had the same nam
 # Each finished part leaves a page, and `finish` reads them all.
 _MAX_PARTS = 100_000
 # As `part-2-of-8.json`.
-_PAGE = re.compile(r"part-(\d{1,6})-of-(\d{1,6})\.json")
+_PAGE = r"part-(\d{1,6})-of-(\d{1,6})\.json"
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 # A seed of stochastic rounding is a whole number of 64 bits.
 _SEEDS = 1 << 64
@@ -117,7 +117,7 @@ class Ledger:
 
     def parts(self) -> list[RunPart]:
         """List the parts that have a page."""
-        matches = filter(None, (_PAGE.fullmatch(path.name) for path in self.folder.iterdir()))
+        matches = filter(None, (re.fullmatch(_PAGE, path.name) for path in self.folder.iterdir()))
         return sorted(RunPart(int(match[1]), int(match[2])) for match in matches)
 
     def path_of(self, part: RunPart) -> Path:

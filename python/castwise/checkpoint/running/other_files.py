@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, join_names
-from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.checkpoint import Checkpoint, ComponentStatement
 from castwise.checkpoint.containers.folder import PIPELINE, walk
 from castwise.checkpoint.containers.registry import WHOLE_MODELS
-from castwise.checkpoint.containers.statement import ComponentStatement
 from castwise.checkpoint.containers.weight_files import (
     NOT_OF_THE_MODEL,
     holds_weights,

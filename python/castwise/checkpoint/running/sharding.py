@@ -25,7 +25,7 @@ from castwise.checkpoint.running.output_files import (
 from castwise.text.wording import argument, parenthesis, setting
 
 # At most 18 digits: the largest such number is below 2^63.
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)|([0-9]{1,18})")
+_SIZE = r"([0-9]{1,18}(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)|([0-9]{1,18})"
 # Of 1000, or of 1024 where "i" stands before "B", as of IEC 80000-13.
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -38,7 +38,7 @@ def size_in_bytes(name: str, size: object) -> int:
     ValueError, TypeError: it is not the size of anything.
     """
     if isinstance(size, str):
-        match = _SIZE.fullmatch(size.strip())
+        match = re.fullmatch(_SIZE, size.strip())
         if match is None:
             raise ValueError(
                 setting(name, size) + " is not a size in bytes such as 33000000, '5GB' or '2GiB'"
@@ -67,7 +67,7 @@ _LOGGER = logging.getLogger(__name__)
 _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
 
 # The end of `model-00001-of-00004`, as transformers names shards.
-_NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
+_NUMBERED = r"-\d{5}-of-\d{5}$"
 
 
 def same_files(
@@ -157,7 +157,7 @@ def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
     stem, _, ending = file_name.rpartition(f"{SAFETENSORS}.index")
     if stem:
         return stem, ending.removesuffix(".json")
-    stem = _NUMBERED.sub("", file_name.rpartition(".")[0])
+    stem = re.sub(_NUMBERED, "", file_name.rpartition(".")[0])
     library_stem, dot, variant = stem.partition(".")
     if library_stem in _LOADED:
         return library_stem, dot + variant

@@ -163,9 +163,7 @@ class ToFile:
         ):
             self.room()
             executing.begin(self._target, file)
-            rows = executing.wait(self._target, meter, None)
-            if rows is None:
-                rows = self._target.write(file, meter, None)
+            rows = executing.write(self._target, file, meter, None)
             meter.starts(None)
             self.judge(rows)
             self._close_replaced()

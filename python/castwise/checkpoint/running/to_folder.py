@@ -251,9 +251,7 @@ class ToFolder:
                     meter.finish(sum(tensor.info.nbytes for tensor in target.plans))
                     continue
                 with (folder / target.name).open("r+b") as file:
-                    rows = executing.wait(target, meter, target.name)
-                    if rows is None:
-                        rows = target.write(file, meter, target.name)
+                    rows = executing.write(target, file, meter, target.name)
                     sync_file(file)
                 if ledger is not None:
                     ledger.add(target.name, rows)

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise._core import UnfitError, finfo
 
@@ -13,6 +14,12 @@ MAX_SIZE = 2**63 - 1  # of an axis of numpy, whose sizes are intp
 MAX_SEED = 2**64 - 1
 _BLOCK_AXES = 2
 _INTEGERS = (int, np.integer)
+Array = NDArray[Any]
+
+
+def native(array: Array) -> Array:
+    """Return an array in the machine's byte order: itself, or a copy, as the core needs it."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:

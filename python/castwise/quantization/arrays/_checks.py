@@ -175,7 +175,10 @@ def _shape_faults(name: str, part: Array, shape: tuple[int, ...], views: Views) 
     if inner and part.shape[:rows] == shape[:rows]:
         return
     block = "x".join(str(n or "all") for n in views.block)
+    # Who gave arrays may give another axis; what a checkpoint has follows from its producer.
+    is_chosen = not isinstance(part, LazyArray) and len(views.shape) > 1
+    along = f" along axis={views.axis}" if is_chosen else ""
     yield (
         f"{_label(name, part)} has shape {part.shape}, but {views.scheme.name} of shape "
-        f"{views.shape} in blocks of {block} needs {shape}."
+        f"{views.shape} in blocks of {block}{along} needs {shape}."
     )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
-import ml_dtypes
+import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise._core import read_array
 from castwise._numbers import BYTE_BITS
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
-from castwise.quantization.arrays._arguments import block_pair, shape_of
+from castwise.quantization.arrays._arguments import block_pair, native, shape_of
 from castwise.quantization.arrays._checks import check
 from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.from_parts import recognized_parts
@@ -22,7 +22,7 @@ from castwise.quantization.arrays.named_parts import named_parts
 from castwise.quantization.arrays.report import QuantizationReport, report_on
 from castwise.quantization.arrays.row_slices import row_step, rows_of
 from castwise.quantization.arrays.views import Array, StoredArray, views_of
-from castwise.quantization.producers.layouts import Layout
+from castwise.quantization.producers.layouts import BF16, Layout
 from castwise.quantization.producers.registry import known_recipe, written_layout
 from castwise.quantization.producers.schemes import generic_layout, scheme_of_files
 from castwise.rendering import Rendered
@@ -58,8 +58,8 @@ class QuantizedArray(StoredArray, Rendered):
         The (rows, columns) that share a scale, 0 for the whole axis; one number is columns. By
         default the scheme's.
     axis : int
-        The axis along which the columns of a block lie; the rows of a block lie along the last of
-        the other axes. Any further axes are a stack.
+        The axis along which the columns of a block lie, by default that of the producer's weights;
+        the rows of a block lie along the last of the other axes. Any further axes are a stack.
     extras : mapping of str to ndarray
         What else decoding needs: "bias", "group index", "code map", "divisor" or "factor" (of each
         column), "float8 scale" (of ModelOpt's W4A8), and for nested scales "nested scale", "nested
@@ -81,7 +81,7 @@ class QuantizedArray(StoredArray, Rendered):
     >>> q.data.shape, q.scale.shape, q.bits_per_weight
     ((2, 32), (2, 2), 4.25)
     >>> dequantize(q)[0, :2]
-    array([1, 1], dtype=bfloat16)
+    array([1, 1], dtype=dtype(bfloat16))
 
     """
 
@@ -91,10 +91,18 @@ class QuantizedArray(StoredArray, Rendered):
             symmetric = self.zero_point is None and "bias" not in self.extras
             layout = written_layout(self.recipe, scheme, symmetric=symmetric)
             object.__setattr__(self, "layout", layout)
+        shape = shape_of(self.shape)
+        object.__setattr__(self, "shape", shape)
+        if self.axis is None:
+            producer = known_recipe(self.recipe)
+            axis = -1 if producer is None else producer.axis_of(len(shape))
+            object.__setattr__(self, "axis", axis)
         block = scheme.block if self.block is None else block_pair(self.block)
         object.__setattr__(self, "block", block)
-        object.__setattr__(self, "shape", shape_of(self.shape))
-        object.__setattr__(self, "extras", MappingProxyType(dict(self.extras)))
+        parts = {name: getattr(self, name) for name in _PARTS}
+        extras = {name: _as_native(part) for name, part in dict(self.extras).items()}
+        for name, part in (parts | {"extras": MappingProxyType(extras)}).items():
+            object.__setattr__(self, name, _as_native(part))
         check(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,7 +184,8 @@ class QuantizedArray(StoredArray, Rendered):
         Raises
         ------
         ValueError
-            The producer stores this scheme otherwise, or has no names for it. So does each that
+            The producer stores this scheme otherwise, or has no names for it: the arrays are then
+            `data`, `scale` and the other attributes. So does each that
             multiplies by a global scale where the other one divides, as for NVFP4: the reciprocal
             is rounded.
 
@@ -218,7 +227,7 @@ class QuantizedArray(StoredArray, Rendered):
         block : int or sequence of int, optional
             As stated by the configuration. By default the scheme's.
         axis : int, optional
-            As for `quantize`. By default the producer's.
+            As for `quantize`, which must have had the same. By default the producer's.
         variant : str, optional
             As for `QuantizedArray`.
 
@@ -275,7 +284,7 @@ class QuantizedArray(StoredArray, Rendered):
         self,
         start: int,
         stop: int,
-        dtype: DTypeLike = ml_dtypes.bfloat16,
+        dtype: DTypeLike = BF16,
         *,
         arithmetic: Arithmetic = "peer",
         out: Array | None = None,
@@ -285,6 +294,11 @@ class QuantizedArray(StoredArray, Rendered):
         `start` is a multiple of `_row_step`, and `stop` is one or the end.
         """
         return decode_array(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
+
+
+def _as_native(part: object) -> object:
+    """Return an array in the machine's byte order, and what is none as it is."""
+    return native(part) if isinstance(part, np.ndarray) else part
 
 
 def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
@@ -302,7 +316,7 @@ def _fields_of(layout: Layout | None) -> tuple[object, ...]:
 
 def dequantize(
     q: QuantizedArray,
-    dtype: DTypeLike = ml_dtypes.bfloat16,
+    dtype: DTypeLike = BF16,
     *,
     arithmetic: Arithmetic = "peer",
     out: NDArray[Any] | None = None,
@@ -322,7 +336,8 @@ def dequantize(
         `dtype`; of ModelOpt's NVFP4 without -0, and of its W4A8 as multiples of float8, which its
         products have. "exact" rounds the real product once.
     out : ndarray, optional
-        Of the shape of the weight, any strides and real float dtype; written and returned.
+        Of the shape of the weight, any strides, byte order and real float dtype; written and
+        returned.
     threads : int, optional
         The most threads.
 

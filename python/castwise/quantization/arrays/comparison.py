@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from castwise._core import Comparison, UnfitError, compare_stored
+from castwise._core import CastReport, Comparison, UnfitError, compare_stored, report_stored
 from castwise._options import Arithmetic
 from castwise.quantization.arrays.decode import core_decoding, is_at_once
 from castwise.quantization.arrays.quantize import core_encoding, lie_alike, quantize_slab
@@ -57,6 +57,19 @@ def compare_rows(
     differences = compare_stored(x, data, scale, x.dtype, both, measure=measure)
     comparison, is_made, values = differences
     return RowComparison(comparison, is_made or encoding is True, values)
+
+
+def report_rows(x: Array, q: StoredArray, dtype: DTypeLike) -> CastReport | None:
+    """Return what a quantized matrix, decoded to a dtype by its peer's arithmetic, lost of `x`.
+
+    Returns None as `compare_rows`.
+    """
+    if not (_is_in_order(x.shape, q) and is_at_once(q) and x.size):
+        return None
+    to = np.dtype(dtype)
+    # A report does not tell -0 from 0.
+    data, scale, decoding = core_decoding(q, views_of(q), to, "peer", drops_signs=False)
+    return report_stored(x, data, scale, to, decoding)
 
 
 def can_keep_level(q: StoredArray, dtype: np.dtype[Any], options: Mapping[str, Any]) -> bool:

@@ -72,6 +72,11 @@ def decode_array(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
+    if not out.dtype.isnative:
+        out[...] = decode_array(
+            q, out.dtype.newbyteorder("="), arithmetic=arithmetic, threads=threads
+        )
+        return out
     views = views_of(q)
     if views.storage.block_type:
         return _decode_whole_blocks(q, out, arithmetic, threads)
@@ -116,7 +121,13 @@ def is_at_once(q: StoredArray) -> bool:
 
 
 def core_decoding(
-    q: StoredArray, views: Views, dtype: np.dtype[Any], arithmetic: str
+    q: StoredArray,
+    views: Views,
+    dtype: np.dtype[Any],
+    arithmetic: str,
+    *,
+    # Whether a map turns -0 into 0 where the peer does so. It takes longer than the format.
+    drops_signs: bool = True,
 ) -> tuple[Array, Array, dict[str, Any]]:
     """Return codes and scales in the core's form, and the options of its decoding."""
     if views.storage.inner and dtype == np.float64:
@@ -124,7 +135,7 @@ def core_decoding(
     is_peer = arithmetic == "peer"
     inner = views.storage.inner and is_peer
     data, scale = views.of_data(q.data), _scales(q, views, dtype, inner=inner)
-    options = _decoding(q, views, inner=inner, is_peer=is_peer)
+    options = _decoding(q, views, inner=inner, drops_signs=is_peer and drops_signs)
     options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
     return data, scale, options
 
@@ -148,7 +159,7 @@ def decoded_codes(q: StoredArray) -> Array:
     """Return what the codes stand for without their scales, in float32."""
     views = views_of(q)
     codes: Array = np.empty(views.shape, np.float32)
-    options = _decoding(q, views, inner=False, is_peer=True)
+    options = _decoding(q, views, inner=False, drops_signs=True)
     options = {name: value for name, value in options.items() if name not in _SCALING}
     ones = np.broadcast_to(np.float32(1), views.grid)  # a group index is one of blocks of scales
     _decode_into(q, views, codes, views.of_data(q.data), ones, options | {"threads": 1})
@@ -164,7 +175,7 @@ def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, 
     if not _FURTHER.isdisjoint(q.extras):
         return _UNKNOWN
     views = views_of(q)
-    options = _decoding(q, views, inner=False, is_peer=True)
+    options = _decoding(q, views, inner=False, drops_signs=True)
     scale = _scales(q, views, np.dtype(np.float32), inner=False)
     if options["scale_format"] is not None:
         scale = scale.view(dtype_of(options["scale_format"]))
@@ -315,7 +326,7 @@ def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) 
     return scale
 
 
-def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> dict[str, Any]:
+def _decoding(q: StoredArray, views: Views, *, inner: bool, drops_signs: bool) -> dict[str, Any]:
     """Return the options of the core's decoding."""
     storage, scheme = views.storage, views.scheme
     half = 1 << (scheme.bits - 1)
@@ -357,7 +368,7 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     if scheme.code_map is not None:
         code_map = q.extras.get("code map", np.array(scheme.code_map))
         options["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
-    elif storage.positive_zero and is_peer:
+    elif storage.positive_zero and drops_signs:
         options |= {"element": "map", "code_map": _positive_values(scheme.element)}
     elif options["element"] == _INT8 and scheme.bits < BYTE_BITS:
         options |= {"element": "map", "code_map": _signed_values(scheme.bits)}

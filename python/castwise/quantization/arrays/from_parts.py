@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from castwise._core import finfo, read_array
 from castwise._numbers import WORD_BITS
-from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
+from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, native, shape_of
 from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays.named_parts import bare, stem_of
 from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
@@ -91,13 +91,14 @@ def recognized_parts(
     most = max(len(match.parts) for match in matches)
     matches = [match for match in matches if len(match.parts) == most]
     _check_parts(matches[0], tensors, row)
+    sizes = None if shape is None else shape_of(shape)
     candidates_of = partial(
         _candidates,
         recipe=row,
         scheme=scheme,
-        shape=None if shape is None else shape_of(shape),
+        shape=sizes,
         block=None if block is None else block_pair(block),
-        axis=row.axis if axis is None else axis,
+        axis=row.axis_of(MATRIX if sizes is None else len(sizes)) if axis is None else axis,
         variant=variant,
     )
     problems: dict[str, None] = {}
@@ -137,7 +138,7 @@ def recognized_parts(
 
 
 def _named_part(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
-    array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
+    array = part if isinstance(part, LazyArray) else native(read_array(f"part {name!r}", part))
     try:
         return _NamedPart(name, array, finfo(array.dtype).name)
     except TypeError as error:

@@ -7,14 +7,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from castwise._core import finfo
 from castwise._numbers import BYTE_BITS
 from castwise.quantization.arrays.views import Array, StoredArray, Views, geometry, views_of
 from castwise.quantization.producers.layouts import (
+    BF16,
     GLOBAL,
+    MATRIX,
     OTHER,
     SCALE,
     ZERO,
@@ -25,6 +26,7 @@ from castwise.quantization.producers.layouts import (
 from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe, written_layout
+from castwise.quantization.producers.schemes import Scheme
 
 _HEAD = "weight"
 
@@ -36,7 +38,8 @@ def named_parts(q: StoredArray, recipe: str | None) -> dict[str, Array]:
     views = views_of(q)
     layout = views.layout
     if not _is_named(views) or layout.storage is None:
-        raise ValueError(f"recipe={q.recipe!r} has no names for the parts of {q.scheme}.")
+        remedy = _without_names(q, views)
+        raise ValueError(f"recipe={q.recipe!r} has no names for the parts of {q.scheme}; {remedy}.")
     if views.storage.fields:
         return {layout.payload: _blocks(q, views)}
     stem = stem_of(layout)
@@ -48,6 +51,33 @@ def named_parts(q: StoredArray, recipe: str | None) -> dict[str, Array]:
             roles |= {part.role} - {OTHER}
             parts[bare(name_part(part.name, stem))] = value
     return parts
+
+
+def _without_names(q: StoredArray, views: Views) -> str:
+    """Say how the parts are got that a producer has no names for."""
+    names = [name for name in ("data", "scale", "global_scale", "zero_point") if _has(q, name)]
+    symmetric = q.zero_point is None and "bias" not in q.extras
+    remedy = f"use q.{', q.'.join(names)}"
+    others = [
+        name for name in views.scheme.recipes if has_names(views.scheme, name, symmetric=symmetric)
+    ]
+    if not others:
+        return f"{remedy}, as no producer has"
+    return f"{remedy}, or quantize with recipe={' or '.join(map(repr, others))}"
+
+
+def _has(q: StoredArray, name: str) -> bool:
+    return getattr(q, name) is not None
+
+
+def has_names(scheme: Scheme, recipe: str, *, symmetric: bool = True) -> bool:
+    """Return True if `parts` names the parts of arrays that are quantized by a recipe."""
+    layout = written_layout(recipe, scheme, symmetric=symmetric)
+    size = max(scheme.block)
+    shape = (max(size, MATRIX), max(size, MATRIX))
+    block = scheme.block if layout.block is None else layout.block
+    views = geometry(scheme.name, recipe, layout, shape=shape, axis=-1, block=block)
+    return layout.storage is not None and _is_named(views)
 
 
 def _is_named(views: Views) -> bool:
@@ -207,7 +237,7 @@ def _state(q: StoredArray, views: Views) -> Array:
     state: dict[str, Any] = {
         "quant_type": q.scheme.rpartition("_")[2],
         "blocksize": views.block[1],
-        "dtype": np.dtype(ml_dtypes.bfloat16).name,
+        "dtype": BF16,
         "shape": list(views.shape),
     }
     if "nested scale" in q.extras:

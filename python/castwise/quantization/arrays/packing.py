@@ -11,7 +11,7 @@ from castwise._core import pack_codes, read_array, unpack_codes
 from castwise._core import swizzle_scales as swizzle_array
 from castwise._core import unswizzle_scales as unswizzle_array
 from castwise._options import Packing
-from castwise.quantization.arrays._arguments import MAX_SIZE, integer
+from castwise.quantization.arrays._arguments import MAX_SIZE, integer, native
 from castwise.quantization.producers.layouts import TILE, container_count, padded_shape
 from castwise.text.wording import check_switch
 
@@ -129,7 +129,7 @@ def unpack(
 
 def _rows(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array that has a last axis."""
-    array = read_array(name, value)
+    array = native(read_array(name, value))
     if array.ndim == 0:
         raise ValueError(f"{name} has no axes; give an array of one or more.")
     return array

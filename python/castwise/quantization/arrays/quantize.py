@@ -40,6 +40,7 @@ from castwise.quantization.arrays._arguments import (
     check_float,
     integer,
     magnitude,
+    native,
 )
 from castwise.quantization.arrays.arrays import QuantizedArray
 from castwise.quantization.arrays.scale_range import amax_bounds, amax_near_one, warn_of_scales
@@ -84,7 +85,7 @@ def quantize(
     *,
     recipe: Recipe | None = None,
     block: int | Sequence[int] | None = None,
-    axis: int = -1,
+    axis: int | None = None,
     scale_rule: ScaleRule | None = None,
     rounding: Rounding | None = None,
     amax: float | None = None,
@@ -100,7 +101,8 @@ def quantize(
     Parameters
     ----------
     x : array_like
-        Any real float dtype, rank 1 or more, any strides. Leading axes are a stack of matrices.
+        Any real float dtype, rank 1 or more, any strides; one in the other byte order is copied.
+        Leading axes are a stack of matrices.
         float64 is computed in float64, and results are rounded once.
     scheme : str
         One of `schemes()`; or a block type of llama.cpp: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
@@ -113,8 +115,10 @@ def quantize(
     block : int or sequence of int, optional
         The (rows, columns) that share a scale; one number is columns. By default the scheme's. The
         last block along an axis may be shorter. (16, 16) of nvfp4 stores each scale 16 times.
-    axis : int
+    axis : int, optional
         The axis along which the columns of a block lie: the one that a matrix product sums over.
+        By default that of the recipe's weights: the last, but the first with recipe="keras", whose
+        kernels are (inputs, outputs).
     scale_rule : {"floor", "rceil", "ceil", "even", "ct"}, optional
         How a scale that is a power of two is found from the largest magnitude; by default as the
         recipe does. With float8 it also makes scales powers of two.
@@ -173,7 +177,7 @@ def quantize(
     (2, 8)
 
     """
-    array = x if type(x) is np.ndarray else read_array("x", x)
+    array = native(x if type(x) is np.ndarray else read_array("x", x))
     check_switch("symmetric", symmetric)
     block_type = type_of_scheme(scheme.lower()) if isinstance(scheme, str) else None
     if block_type is not None:
@@ -191,7 +195,9 @@ def quantize(
         weights = None if importance is None else _read_importance(importance)
 
         def encode_blocks_of(x: Array, _: int = 0) -> QuantizedArray:
-            return _of_block_type(x, block_type, axis, options, threads, importance=weights)
+            return _of_block_type(
+                x, block_type, -1 if axis is None else axis, options, threads, importance=weights
+            )
 
         blocks = encode_blocks_of(array)
         in_default_environment(warn_of_scales, array, blocks, encode_blocks_of, threads)
@@ -429,7 +435,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     scheme: str,
     recipe: str | None,
     block: tuple[int, int] | None,
-    axis: int,
+    axis: int | None,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     symmetric: bool,
@@ -442,7 +448,8 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     """Plan how arrays of a shape and dtype are quantized."""
     check_float(shape, dtype)
     row = find_scheme(scheme)
-    axis = integer("axis", axis, -len(shape), len(shape) - 1)
+    if axis is not None:
+        axis = integer("axis", axis, -len(shape), len(shape) - 1)
     seed = integer("seed", seed, 0, MAX_SEED)
     if not row.recipes:
         raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
@@ -451,6 +458,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
         find_recipe(producer)
         names = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {names}.")
+    axis = find_recipe(producer).axis_of(len(shape)) if axis is None else axis
     check_scales(scales, row, producer)
     if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
         raise ValueError(

@@ -274,7 +274,8 @@ class StoredArray:
     shape: tuple[int, ...] | None = None
     recipe: StoredRecipe | None = field(default=None, kw_only=True)
     block: int | Sequence[int] | None = field(default=None, kw_only=True)
-    axis: int = field(default=-1, kw_only=True)
+    # By default the producer's, once the array is made
+    axis: int = field(default=None, kw_only=True)  # type: ignore[assignment]
     extras: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
     variant: Variant | None = field(default=None, kw_only=True)
     layout: Layout | None = field(default=None, kw_only=True)  # a row of the table of layouts

@@ -51,7 +51,7 @@ _AUTO_ROUND = "auto-round"
 _NOT_QUANTIZED_BITS = 16
 _LEFT_OUT = {"bits": _NOT_QUANTIZED_BITS}
 # What names a module itself: auto-round's patterns have other characters.
-_NAME = re.compile(r"[\w.-]+")
+_NAME = r"[\w.-]+"
 
 
 class ModuleValues(NamedTuple):
@@ -88,7 +88,7 @@ def module_values(section: Mapping[str, Any]) -> Callable[[str], ModuleValues]:
     if not entries:
         return lambda module: ModuleValues(section)
     known_keys = _AUTO_ROUND_KEYS if is_auto_round else _GPTQ_KEYS
-    names = {key for key in entries if is_auto_round and _NAME.fullmatch(key)}
+    names = {key for key in entries if is_auto_round and re.fullmatch(_NAME, key)}
     keys = tuple(key for key in entries if key not in names)
     patterns, problem = _compile("search" if is_auto_round else "fullmatch", keys)
 

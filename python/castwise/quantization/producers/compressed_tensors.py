@@ -64,7 +64,7 @@ _NAME = "compressed-tensors"
 _CACHE_KEY = "kv_cache_scheme"
 
 # The flags of a regular expression for the whole of it.
-_FLAGS = re.compile(r"\(\?([aimsux]+)\)")
+_FLAGS = r"\(\?([aimsux]+)\)"
 
 # How the formats begin that leave zeros out: `sparse-24-bitmask`, `marlin-24`.
 _SPARSE = ("sparse-", "marlin-")
@@ -195,7 +195,7 @@ def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
     try:
         PolicyMap("fullmatch", linear=True).insert(pattern, value)
         # It need not match to the end; its flags, which stand at the beginning, end with its group.
-        flag_match = _FLAGS.match(pattern)
+        flag_match = re.match(_FLAGS, pattern)
         flags = "" if flag_match is None else flag_match[1]
         rest = pattern if flag_match is None else pattern[flag_match.end() :]
         end = "\n" if "x" in flags else ""  # of a comment

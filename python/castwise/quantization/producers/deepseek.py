@@ -48,7 +48,7 @@ _FP8_INVERSE = Layout(
 )
 
 # In the text of config.json, all other characters of which stay as they are.
-_EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
+_EXPERTS_OF_4_BITS = r'("expert_dtype"\s*:\s*)"fp4"'
 
 
 def _write(modules: EncodedModules) -> Statements:
@@ -74,7 +74,7 @@ def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
 
 
 # States that experts of DeepSeek-V4 are stored as its other weights are.
-_WIDENED_EXPERTS = Statements(edit=partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
+_WIDENED_EXPERTS = Statements(edit=partial(re.sub, _EXPERTS_OF_4_BITS, r'\1"fp8"'))
 
 
 DEEPSEEK = Producer(

@@ -21,7 +21,7 @@ from castwise.text.brief import (
 )
 
 # The bits in a name of a scheme: 4 of `int4_group`, `nvfp4` and `mxint4`; `bnb_` has none.
-_CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
+_CODE_BITS = r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])"
 # Of bitsandbytes, whose schemes state none in their names.
 _MAP_BITS = 4
 
@@ -81,7 +81,7 @@ class QuantizedWeight:
     @property
     def code_bits(self) -> int | None:
         """Bits of a code; None if the scheme does not tell."""
-        match = _CODE_BITS.match(self.scheme or "")
+        match = re.match(_CODE_BITS, self.scheme or "")
         return int(match[1] or _MAP_BITS) if match else None
 
     @property

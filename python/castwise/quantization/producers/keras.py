@@ -25,7 +25,7 @@ from castwise.quantization.producers.producer import Producer
 # The names of variables, which files of Keras number
 
 # `layers/dense/vars/0`: the layer, and the number of its variable.
-_VARIABLE = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
+_VARIABLE = r"(?s)(.*)/vars/([0-9]{1,9})"
 
 
 # What Keras keeps of a layer that computes in float8, after its float32 weights, in its order
@@ -48,7 +48,7 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
     infos = list(tensors)
     layers: dict[str, dict[int, Info]] = {}
     for info in infos:
-        if "/vars/" in info.name and (match := _VARIABLE.fullmatch(info.name)):
+        if "/vars/" in info.name and (match := re.fullmatch(_VARIABLE, info.name)):
             layers.setdefault(match[1], {})[int(match[2])] = info
     new_names: dict[str, str] = {}
     for layer, variables in layers.items():
@@ -59,7 +59,7 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
 
 def numbered_kernel(name: str) -> str | None:
     """Return the name that a numbered kernel has in an unquantized model; None for others."""
-    match = _VARIABLE.fullmatch(name) if "/vars/" in name else None
+    match = re.fullmatch(_VARIABLE, name) if "/vars/" in name else None
     return f"{match[1]}/vars/0" if match else None
 
 

@@ -21,7 +21,7 @@ from castwise.quantization.producers.stated import STATED_KEY, object_at
 from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 
 # Of EinsumDense: inputs, kernel and outputs, as in `abc,cd->abd`.
-_EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
+_EQUATION = r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)"
 _POLICIES = (
     "QuantizedDTypePolicy",
     "QuantizedFloat8DTypePolicy",
@@ -436,7 +436,7 @@ _SHAPES = {
 def _letters(layer: KerasLayer) -> tuple[str, str, str]:
     """Return the letters of inputs, kernel and outputs of an equation."""
     equation = layer.config.get("equation")
-    match = _EQUATION.fullmatch(equation) if isinstance(equation, str) else None
+    match = re.fullmatch(_EQUATION, equation) if isinstance(equation, str) else None
     if match is None:
         raise Undecodable(f"castwise cannot read its equation {equation!r}")
     return match[1], match[2], match[3]

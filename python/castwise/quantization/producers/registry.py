@@ -216,26 +216,5 @@ def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     return _first(row.configuration.unnamed_method(key, section) for row in PRODUCERS)
 
 
-# The presets of compressed-tensors that castwise writes: scheme, and other options.
-PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "FP8_DYNAMIC": ("fp8_channel", {"inputs": "dynamic"}),
-    "W8A8": ("int8_channel", {"inputs": "dynamic"}),
-    "INT8": ("int8_channel", {"inputs": "dynamic"}),
-    "W8A16": ("int8_group", {}),
-    "W4A16": ("int4_group", {}),
-    "W4A16_ASYM": ("int4_group", {"zero_points": True}),
-    "W4AFP8": ("int4_group", {"inputs": "dynamic"}),
-    "NVFP4A16": ("nvfp4", {}),
-    "MXFP4A16": ("mxfp4", {}),
-    "MXFP4XFP8": ("mxfp4", {"inputs": "float8"}),
-    "MXFP6A16": ("mxfp6_e2m3", {}),
-    "MXFP6A8": ("mxfp6_e2m3", {"inputs": "dynamic"}),
-    "MXFP8A16": ("mxfp8_e4m3", {}),
-    "MXFP8": ("mxfp8_e4m3", {"inputs": "dynamic"}),
-}
-# Names that are formed like those of presets, but are none of compressed-tensors 0.20.
-NO_PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "W8A16_ASYM": ("int8_group", {"zero_points": True}),
-}
 # Methods that measure what a model computes.
 CALIBRATED = {"AWQ", "GPTQ", "SMOOTHQUANT", "AUTOROUND"}

@@ -136,6 +136,29 @@ def bits_of_schemes() -> dict[str, int]:
     return {row.name: row.bits for row in (*schemes(), *_block_types().values())}
 
 
+# The presets of compressed-tensors that castwise writes: scheme, and other options.
+PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "FP8_DYNAMIC": ("fp8_channel", {"inputs": "dynamic"}),
+    "W8A8": ("int8_channel", {"inputs": "dynamic"}),
+    "INT8": ("int8_channel", {"inputs": "dynamic"}),
+    "W8A16": ("int8_group", {}),
+    "W4A16": ("int4_group", {}),
+    "W4A16_ASYM": ("int4_group", {"zero_points": True}),
+    "W4AFP8": ("int4_group", {"inputs": "dynamic"}),
+    "NVFP4A16": ("nvfp4", {}),
+    "MXFP4A16": ("mxfp4", {}),
+    "MXFP4XFP8": ("mxfp4", {"inputs": "float8"}),
+    "MXFP6A16": ("mxfp6_e2m3", {}),
+    "MXFP6A8": ("mxfp6_e2m3", {"inputs": "dynamic"}),
+    "MXFP8A16": ("mxfp8_e4m3", {}),
+    "MXFP8": ("mxfp8_e4m3", {"inputs": "dynamic"}),
+}
+# Names that are formed like those of presets, but are none of compressed-tensors 0.20.
+NO_PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "W8A16_ASYM": ("int8_group", {"zero_points": True}),
+}
+
+
 def find_scheme(name: object) -> Scheme:
     """Return the row of a name.
 
@@ -143,6 +166,13 @@ def find_scheme(name: object) -> Scheme:
     """
     rows = _rows()
     if not isinstance(name, str) or name not in rows:
+        preset = (PRESETS | NO_PRESETS).get(name.upper()) if isinstance(name, str) else None
+        if preset is not None:
+            symmetry = ", symmetric=False" if preset[1].get("zero_points") else ""
+            raise ValueError(
+                f"scheme={name!r} is a preset of llm-compressor; here its weights are "
+                f"scheme={preset[0]!r}{symmetry}"
+            )
         hint = scheme_hint(name, rows)
         raise ValueError(
             f"scheme={name!r} is not known: {hint}castwise.quantization.schemes() lists all."

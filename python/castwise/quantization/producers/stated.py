@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from castwise._numbers import is_integer
 
 # A block as compressed-tensors states it, such as 128x128.
-_SIDES = re.compile(r"(\d{1,9})x(\d{1,9})")
+_SIDES = r"(\d{1,9})x(\d{1,9})"
 
 # The file of a model that states, among others, how it is quantized.
 CONFIG = "config.json"
@@ -105,7 +105,7 @@ def positive_integer(value: object) -> int | None:
 
 def sides_of(structure: object) -> object:
     """Return the block of weights as a list: files of 2025 and before have "128x128"."""
-    if isinstance(structure, str) and (match := _SIDES.fullmatch(structure)) is not None:
+    if isinstance(structure, str) and (match := re.fullmatch(_SIDES, structure)) is not None:
         return [int(side) for side in match.groups()]
     return structure
 

@@ -8,7 +8,8 @@ use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_New};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
-use super::pair::CastFunction;
+use super::legacy::CastFunction;
+use super::method::MethodSlot;
 use crate::numpy::{NUMBERS_IN_ARRAY, TypeFunctions};
 
 /// The place of the function for one pair of type numbers.
@@ -17,6 +18,8 @@ pub(super) enum Slot {
     Array { place: &'static AtomicPtr<c_void>, original: *mut c_void, ours: *mut c_void },
     /// A value of a dict, each a capsule of a function pointer.
     Dict { dict: Py<PyDict>, number: c_int, original: Py<PyAny>, ours: Py<PyAny> },
+    /// A field of an array method.
+    Method(MethodSlot),
 }
 
 // SAFETY: the pointers are those of functions.
@@ -73,12 +76,14 @@ impl Slot {
                     unsafe { Bound::from_owned_ptr_or_err(py, PyCapsule_New(pointer, ptr::null(), None))? };
                 Self::Dict { dict, number, original, ours: ours.unbind() }
             }
+            Self::Method(_) => self,
         })
     }
 
     /// Exchanges the original function for ours, or back. A function from anyone else stays.
     pub(super) fn set(&self, py: Python<'_>, accelerated: bool) -> PyResult<()> {
         match self {
+            Self::Method(slot) => slot.set(accelerated),
             Self::Array { place, original, ours } => {
                 let (old, new) = if accelerated { (original, ours) } else { (ours, original) };
                 // Release order: a thread that reads our function also sees its pair.

@@ -62,11 +62,13 @@ impl<'py> Array<'py> {
     /// Reads an argument: an array as it is, anything else as numpy reads it. Masks are refused.
     pub(crate) fn from_argument(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
         let object = reading::read(argument, x)?;
-        if !object.is(x)
-            && object.dtype().kind() == b'O'
-            && let Some(error) = reading::no_numbers(argument, x)
-        {
-            return Err(error);
+        if !object.is(x) && object.dtype().kind() == b'O' {
+            return Err(reading::no_numbers(argument, x).unwrap_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "{argument} has a Python int beyond 64 bits, which no integer dtype holds; make it a float first, \
+                     as float({argument})."
+                ))
+            }));
         }
         Self::of(argument, object)
     }

@@ -12,6 +12,7 @@ use crate::dtypes;
 use crate::error::to_python;
 use crate::keywords::Keywords;
 use crate::numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, empty};
+use crate::report::CastReport;
 use crate::runtime::{parse_threads, release};
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
@@ -518,6 +519,26 @@ pub(crate) fn compare_stored<'py>(
         values.set_item(index, value)?;
     }
     Ok((Comparison::new(found.comparison), found.is_encoded, values))
+}
+
+/// Return what a stored matrix, decoded to a dtype, lost of another one.
+#[pyfunction]
+pub(crate) fn report_stored<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    data: &Bound<'py, PyAny>,
+    scale: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyAny>,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<CastReport> {
+    let (format, _) = dtypes::parse_argument("dtype", dtype)?;
+    let options = DecodeOptions::read(Keywords::new(py, "report_stored", Some(options))?)?;
+    let x = Operand::source("x", x)?;
+    let ReadDecoding { decoding, .. } = ReadDecoding::of(data, Some(scale), &options, &x)?;
+    // SAFETY: as for `decode_blocks`; nothing is written.
+    let call = || unsafe { core::report_stored(&x.array, &decoding, format) };
+    let report = release(py, x.extent.1 - x.extent.0, call).map_err(to_python)?;
+    Ok(CastReport::new(report))
 }
 
 /// Whether arrays and others are as many, and each is the same memory as the other, in C order.

@@ -110,8 +110,9 @@ impl SpecialCodes {
             overflow[1] = limit[1];
         }
         let negative_zero = if spec.specials == Specials::Fnuz { 0 } else { sign };
-        let zero = [0, negative_zero];
-        let exact_zero = if has_zero { zero } else { [infinity[1]; 2] };
+        let exact_zero = if has_zero { [0, negative_zero] } else { [infinity[1]; 2] };
+        // Every number below zero is beyond the range of an unsigned format, however near to zero, as in ml_dtypes.
+        let zero = [0, if spec.signed { negative_zero } else { overflow[1] }];
         let nan = match (options.nan, spec.nan_code(), spec.specials) {
             // Formats without a zero are refused before.
             (NanRule::Zero, ..) => [0; 2],
@@ -203,7 +204,7 @@ impl<L: Lane, R> FloatEncoder<L, R> {
         let code = field.sub(L::ONE).shl(self.mantissa_bits).add(rounded);
 
         let is_zero = parts.significand == L::ZERO;
-        let below = self.unsigned & negative & (code.max(self.min_code) != L::ZERO);
+        let below = self.unsigned & negative & !is_zero;
         let overflow = (code > self.max_code) | below | (is_zero & !self.has_zero);
         let magnitude = code.max(self.min_code).sub(self.code_offset);
         let signed = L::select(negative, (magnitude & self.negative_keep) | self.negative_add, magnitude);

@@ -30,7 +30,7 @@ pub(super) struct Comparing {
 
 /// What is asked of two arrays.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// Whether all bits are the same, and no other count.
     SameBits,
     Differences,
@@ -43,6 +43,11 @@ pub(super) enum Asked {
 }
 
 impl Asked {
+    /// Returns differences, and losses too where these are measured.
+    pub(crate) fn of(measures: bool) -> Self {
+        if measures { Self::Losses } else { Self::Differences }
+    }
+
     pub(super) fn measures(self) -> bool {
         matches!(self, Self::Losses | Self::Report | Self::Ratio)
     }

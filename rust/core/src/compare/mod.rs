@@ -10,7 +10,7 @@ mod losses;
 mod outcome;
 mod singles;
 
-pub(crate) use arrays::Buffers;
+pub(crate) use arrays::{Asked, Buffers};
 pub use outcome::{Comparison, Losses};
 
 use crate::cpu::{DefaultEnvironment, Level};
@@ -22,7 +22,7 @@ use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SOURCE, TARGET, blocks}
 use crate::plan::operands::Source;
 use crate::report::CastReport;
 
-use arrays::{Asked, ComparedArrays, Comparing};
+use arrays::{ComparedArrays, Comparing};
 use formats::Common;
 
 /// Compares two arrays of a shape, on at most this many threads; with `measures` the losses too. The outcome depends
@@ -38,9 +38,8 @@ pub unsafe fn compare(
     measures: bool,
     threads: usize,
 ) -> Comparison {
-    let asked = if measures { Asked::Losses } else { Asked::Differences };
     // SAFETY: passed on.
-    unsafe { run(shape, [first, second], asked, threads) }
+    unsafe { run(shape, [first, second], Asked::of(measures), threads) }
 }
 
 /// Returns what the second array lost of the first, as [`compare`] finds it, on one thread and without differences.
@@ -119,9 +118,9 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// Begins with buffers, which are those of this comparison from here on.
-    pub(crate) fn begin(formats: [Format; 2], measures: bool, buffers: &mut Buffers) -> Self {
+    pub(crate) fn begin(formats: [Format; 2], asked: Asked, buffers: &mut Buffers) -> Self {
         buffers.begin();
-        Self::new(formats, if measures { Asked::Losses } else { Asked::Differences })
+        Self::new(formats, asked)
     }
 
     fn new(formats: [Format; 2], asked: Asked) -> Self {

@@ -46,5 +46,5 @@ pub use recipe::{Family, global_scale};
 pub use rows::Array;
 pub use scale_rule::ScaleRule;
 pub use scheme::{ScaleFormat, Scheme, TABLE};
-pub use stored::{StoredComparison, compare_stored};
+pub use stored::{StoredComparison, compare_stored, report_stored};
 pub use swizzle::swizzle;

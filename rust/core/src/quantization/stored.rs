@@ -1,17 +1,18 @@
 //! A stored weight beside a plain one: some rows at a time are encoded, compared with what is stored, decoded once in cache, and
 //! measured.
 
-use smallvec::SmallVec;
+use std::ops::Range;
 
 use super::decode::{BlockDecoder, Decoding};
 use super::encode::{BlockEncoder, Encoded, Encoding, encode};
 use super::rows::Array;
 use super::work::Extent;
-use crate::compare::{self, Comparison, Steps};
+use crate::compare::{self, Asked, Comparison, Steps};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
 use crate::exec::buffers::with_buffers;
 use crate::format::Format;
+use crate::report::CastReport;
 use crate::report::values::Values;
 
 /// Elements that are decoded at a time, about: with what they are made of they stay in the second cache.
@@ -55,23 +56,43 @@ pub unsafe fn compare_stored(
     encoding: Option<&Encoding>,
     measures: bool,
 ) -> Result<StoredComparison, Error> {
+    // SAFETY: passed on.
+    unsafe { compare_as_asked(x, (decoding, format), encoding, Asked::of(measures)) }
+}
+
+/// Returns what a stored matrix, decoded to a format, lost of a plain one: the report of [`compare_stored`].
+///
+/// # Errors
+/// As for [`decode`](super::decode::decode).
+///
+/// # Safety
+/// As for [`compare_stored`].
+pub unsafe fn report_stored(x: &Array, decoding: &Decoding, format: Format) -> Result<CastReport, Error> {
+    // SAFETY: passed on.
+    let StoredComparison { comparison, .. } =
+        unsafe { compare_as_asked(x, (decoding, format), None, Asked::Report)? };
+    Ok(comparison.losses.map(|losses| losses.report).unwrap_or_default())
+}
+
+/// # Errors
+/// As for [`compare_stored`].
+///
+/// # Safety
+/// As for [`compare_stored`].
+unsafe fn compare_as_asked(
+    x: &Array,
+    (decoding, format): (&Decoding, Format),
+    encoding: Option<&Encoding>,
+    asked: Asked,
+) -> Result<StoredComparison, Error> {
     let _environment = DefaultEnvironment::enter();
-    let tall = encoding.map_or(1, |encoding| encoding.block.0).max(decoding.block.0);
     let [rows, columns] = x.shape[..] else {
         let message = format!("x has shape {:?}; give a matrix, which has rows and columns.", x.shape);
         return Err(Error::InvalidOption { message });
     };
-    let is_cut = [decoding.block.0, encoding.map_or(1, |encoding| encoding.block.0)]
-        .iter()
-        .all(|&own| own > 0 && tall.is_multiple_of(own));
-    let others = [&decoding.group_index, &decoding.divisor, &decoding.high];
-    let step = if is_cut && others.iter().all(|other| other.is_none()) {
-        (CHUNK / columns.max(1) / tall).max(1) * tall
-    } else {
-        rows.max(1)
-    };
-    if step < rows {
-        let matrix = Extent { stack: SmallVec::new(), rows, columns, block: decoding.block };
+    let (step, part) = steps_of((rows, columns), decoding, encoding);
+    if part < rows {
+        let matrix = Extent::of("x", x, decoding.block)?;
         let Decoding { data, scale, zero_point, bias, .. } = decoding;
         matrix.check("data", data, rows)?;
         for (argument, array) in [("scale", scale), ("zero_point", zero_point), ("bias", bias)] {
@@ -87,49 +108,47 @@ pub unsafe fn compare_stored(
             x.shape
         ),
     };
-    let (mut encoder, mut decoder): (_, Option<BlockDecoder>) = (None, None);
+    let stored = |rows_of_part: Range<usize>| match rows_of_part.len() {
+        count if count == rows => decoding.clone(),
+        _ => some_rows(decoding, rows_of_part),
+    };
+    let (mut encoder, mut decoder): (_, Option<(usize, BlockDecoder)>) = (None, None);
     let mut is_made = encoding.is_some();
     let mut found = Vec::new();
     let compare = |room: &mut Room| -> Result<_, Error> {
-        let mut steps = Steps::begin([x.format, format], measures, &mut room.columns);
+        let mut steps = Steps::begin([x.format, format], asked, &mut room.columns);
         for start in (0..rows).step_by(step) {
-            let count = step.min(rows - start);
-            let part = |array: &Array, tall: usize| array.some_rows(start / tall, count.div_ceil(tall));
-            let blocks = |array: &Array| part(array, decoding.block.0.max(1));
-            let x = part(x, 1);
-            let decoding = if step >= rows {
-                decoding.clone()
-            } else {
-                Decoding {
-                    data: part(&decoding.data, 1),
-                    scale: decoding.scale.as_ref().map(blocks),
-                    zero_point: decoding.zero_point.as_ref().map(blocks),
-                    bias: decoding.bias.as_ref().map(blocks),
-                    ..decoding.clone()
-                }
-            };
+            let end = rows.min(start + step);
             // Plans are for so many rows.
-            (encoder, decoder) = (encoder.filter(|_| count == step), decoder.filter(|_| count == step));
-            // SAFETY: the caller's promise, for these rows; the rooms are of this thread.
-            unsafe {
-                if let (true, Some(encoding)) = (is_made, encoding) {
-                    is_made = is_encoded((&x, encoding), &decoding, &mut encoder, room);
-                }
-                let values =
-                    Array::dense(&mut room.values, &[count, columns], format).ok_or_else(too_long)?;
-                let decoder = match &mut decoder {
-                    Some(decoder) => decoder,
-                    none => none.insert(BlockDecoder::new(decoding.clone(), &values)?),
-                };
-                decoder.place(&decoding);
-                decoder.decode(values.pointer, 1)?;
-                let first = start * columns;
-                steps.add(&x.shape, [x.source(), values.source()], first, &mut room.columns);
-                for index in indices(&steps.comparison).filter(|&index| index >= first as u64) {
-                    let place = values.pointer.wrapping_add((index as usize - first) * format.item_size());
-                    let mut value = [0.0];
-                    Values::new(format).read(Level::active(), place, &mut value, &mut [0.0]);
-                    found.push((index, value[0]));
+            encoder = encoder.filter(|_| end - start == step);
+            if let (true, Some(encoding)) = (is_made, encoding) {
+                let x = x.some_rows(start, end - start);
+                // SAFETY: the caller's promise, for these rows; the room is of this thread.
+                is_made = unsafe { is_encoded((&x, encoding), &stored(start..end), &mut encoder, room) };
+            }
+            for start in (start..end).step_by(part) {
+                let count = part.min(end - start);
+                let (x, decoding) = (x.some_rows(start, count), stored(start..start + count));
+                decoder = decoder.filter(|(rows, _)| *rows == count);
+                // SAFETY: the caller's promise, for these rows; the room is of this thread.
+                unsafe {
+                    let values =
+                        Array::dense(&mut room.values, &[count, columns], format).ok_or_else(too_long)?;
+                    let (_, decoder) = match &mut decoder {
+                        Some(decoder) => decoder,
+                        none => none.insert((count, BlockDecoder::new(decoding.clone(), &values)?)),
+                    };
+                    decoder.place(&decoding);
+                    decoder.decode(values.pointer, 1)?;
+                    let first = start * columns;
+                    steps.add(&x.shape, [x.source(), values.source()], first, &mut room.columns);
+                    for index in indices(&steps.comparison).filter(|&index| index >= first as u64) {
+                        let place = (index as usize - first) * format.item_size();
+                        let place = values.pointer.wrapping_add(place);
+                        let mut value = [0.0];
+                        Values::new(format).read(Level::active(), place, &mut value, &mut [0.0]);
+                        found.push((index, value[0]));
+                    }
                 }
             }
         }
@@ -137,10 +156,50 @@ pub unsafe fn compare_stored(
         found.retain(|(index, _)| known.contains(index));
         Ok(StoredComparison { comparison: steps.comparison, is_encoded: is_made, values: found })
     };
-    if step.min(rows).saturating_mul(columns) <= MOST_KEPT {
+    let most = if encoding.is_some() { step } else { part };
+    if most.min(rows).saturating_mul(columns) <= MOST_KEPT {
         with_buffers(compare)
     } else {
         compare(&mut Room::default())
+    }
+}
+
+/// Returns how many rows are encoded at a time, and how many of these are decoded at a time: whole blocks, or rows of one block.
+fn steps_of(
+    (rows, columns): (usize, usize),
+    decoding: &Decoding,
+    encoding: Option<&Encoding>,
+) -> (usize, usize) {
+    let rows = rows.max(1);
+    let height = |height: usize| if height == 0 { rows } else { height };
+    let (own, other) = (height(decoding.block.0), encoding.map_or(1, |encoding| height(encoding.block.0)));
+    let (tall, fitting) = (own.max(other), (CHUNK / columns.max(1)).max(1));
+    let rest = [&decoding.group_index, &decoding.divisor, &decoding.high];
+    let is_cut = tall.is_multiple_of(own) && tall.is_multiple_of(other);
+    if !is_cut || rest.iter().any(|array| array.is_some()) {
+        return (rows, rows);
+    }
+    if fitting >= tall {
+        let step = fitting / tall * tall;
+        return (step, step);
+    }
+    let part = 1 << fitting.ilog2();
+    let is_within = own >= rows || own.is_multiple_of(part) || part.is_multiple_of(own);
+    (tall, if is_within { part } else { tall })
+}
+
+/// Returns rows of what is stored, which are whole blocks, or within one.
+fn some_rows(decoding: &Decoding, rows: Range<usize>) -> Decoding {
+    let blocks = |array: &Array| match decoding.block.0 {
+        0 => array.clone(),
+        tall => array.some_rows(rows.start / tall, rows.len().div_ceil(tall)),
+    };
+    Decoding {
+        data: decoding.data.some_rows(rows.start, rows.len()),
+        scale: decoding.scale.as_ref().map(blocks),
+        zero_point: decoding.zero_point.as_ref().map(blocks),
+        bias: decoding.bias.as_ref().map(blocks),
+        ..decoding.clone()
     }
 }
 

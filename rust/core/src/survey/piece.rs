@@ -321,15 +321,9 @@ fn split<M: Magnitude, const ALL: bool>(values: &[M::Float; STRIP], columns: &mu
 /// Returns the largest of each narrow block. Loops over all blocks are the ones that the compiler makes vectors of.
 #[inline(always)]
 fn largest_of_blocks<M: Magnitude>(magnitudes: &[M; STRIP]) -> [M; BLOCKS] {
-    let mut of2 = [M::default(); STRIP / 2];
-    let blocks = magnitudes.as_chunks::<NARROW>().0;
-    for (of2, block) in of2.as_chunks_mut::<{ NARROW / 2 }>().0.iter_mut().zip(blocks) {
-        for lane in 0..NARROW / 2 {
-            of2[lane] = block[lane].max(block[lane + NARROW / 2]);
-        }
-    }
-    let (mut of4, mut of8) = ([M::default(); STRIP / 4], [M::default(); STRIP / 8]);
-    let mut of16 = [M::default(); BLOCKS];
+    let (mut of2, mut of4) = ([M::default(); STRIP / 2], [M::default(); STRIP / 4]);
+    let (mut of8, mut of16) = ([M::default(); STRIP / 8], [M::default(); BLOCKS]);
+    take_larger(magnitudes, &mut of2);
     take_larger(&of2, &mut of4);
     take_larger(&of4, &mut of8);
     take_larger(&of8, &mut of16);

@@ -1,6 +1,7 @@
 //! Checkpoint files: headers, validated before they are used, and the engine that casts tensors.
 //!
 //! ```text
+//! entry     a tensor in the header of a safetensors file
 //! header    JSON of a safetensors file <-> tensors and metadata
 //! convert   bytes of one tensor -> bytes of the result, a piece at a time
 //! jobs      what is to be done, and the pieces that this is cut into
@@ -12,12 +13,13 @@
 //! ```
 //!
 //! Files are untrusted. The rules of the safetensors format (known dtype codes, no overflow in
-//! shapes, no overlap, no holes) are those of the `safetensors` crate, which is asked for every
-//! verdict; this module adds the name of the tensor at fault, refuses duplicate names, and keeps
-//! the order of the metadata so that the same content always gives the same bytes.
+//! shapes, no overlap, no holes) are those of the `safetensors` crate, which the tests ask too;
+//! beyond them, a refusal names the tensor at fault, and names are unique. The order of the
+//! metadata stays, so that the same content always gives the same bytes.
 
 mod convert;
 mod engine;
+mod entry;
 mod error;
 pub mod gguf;
 mod header;
@@ -31,8 +33,9 @@ mod rearrange;
 
 pub use convert::{ElementCast, Elements, Scratch};
 pub use engine::{Failure, Tuning, convert_tensors};
+pub use entry::{Dtype, TensorEntry};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
-pub use header::{Header, Places, TensorEntry, build, parse};
+pub use header::{Header, Places, build, parse};
 pub use jobs::Job;
 pub use json::Metadata;
 #[cfg(windows)]

@@ -79,6 +79,7 @@ pub(crate) enum Demand {
     BackoffNoticed,
     BackoffPositive,
     MinimumPositive,
+    MinimumNotAboveMaximum,
     InitialPositive,
     InitialNotBelowMinimum,
     InitialNotAboveMaximum,
@@ -141,6 +142,10 @@ impl Demand {
             Self::InitialPositive => (
                 initial_scale > 0.0 && initial_scale < f64::INFINITY,
                 number(Knob::InitialScale, initial_scale, "a positive finite number, as 32768.0"),
+            ),
+            Self::MinimumNotAboveMaximum => (
+                minimum <= maximum,
+                (Knob::Minimum, format!("{minimum:?}"), format!("maximum={maximum:?} or less")),
             ),
             Self::InitialNotBelowMinimum => (
                 initial_scale >= minimum,

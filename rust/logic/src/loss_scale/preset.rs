@@ -182,6 +182,7 @@ pub static PRESETS: &[Preset] = &[
             Demand::BackoffPositive,
             Demand::MinimumPositive,
             Demand::MaximumFinite,
+            Demand::MinimumNotAboveMaximum,
             Demand::InitialPositive,
             Demand::InitialNotBelowMinimum,
             Demand::InitialNotAboveMaximum,

@@ -107,11 +107,13 @@ ROPE: Mapping[str, Sequence[Key]] = {
 """The keys of each kind of rotary embedding."""
 
 _ROLES = {role: re.compile("|".join(names)) for role, names in _TABLE["roles"].items()}
+_CAUSAL = "attention.causal"  # False of encoders, which have no logits, and of models that diffuse
 _MATRIX = 2  # axes; what has fewer is no weight that llama.cpp quantizes
 
 
-def architecture_of(name: str, tensors: Iterable[TensorInfo]) -> Architecture:
+def architecture_of(metadata: Mapping[str, str], tensors: Iterable[TensorInfo]) -> Architecture:
     """Return the roles of tensors with llama.cpp's names, of any architecture."""
+    name = metadata[ARCHITECTURE]
     parameters: dict[str, Parameter] = {}
     for info in tensors:
         key = normalize_name(info.name)
@@ -119,6 +121,10 @@ def architecture_of(name: str, tensors: Iterable[TensorInfo]) -> Architecture:
             continue
         role = next((role for role, names in _ROLES.items() if names.search(info.name)), "linear")
         parameters[key] = Parameter(key, role, "experts out in" if role == "experts" else "")
+    is_causal = metadata.get(f"{name}.{_CAUSAL}") != str(False) or name in _TABLE["diffusion"]
+    is_encoder = name in _TABLE["encoders"] or not is_causal
+    if HEAD not in parameters and not is_encoder:  # llama.cpp takes the embedding
+        parameters[HEAD] = Parameter(HEAD, "head", tied=EMBEDDING)
     return Architecture(f"the GGUF model {name}", "", parameters)
 
 

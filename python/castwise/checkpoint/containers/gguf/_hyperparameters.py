@@ -37,6 +37,7 @@ _LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
 
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo("f4").tiny, np.finfo("f4").max))
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
+_NO_FILE = "no GGUF file makes it compute this model"
 _OF_FACTORS = "llama3"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", _CONTEXT)
 # The last three of all models of Llama 3, where factors do not tell them apart from others.
@@ -70,7 +71,8 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
         ):
             raise CheckpointError(
                 f"config.json states {key} {kinds!r}, and llama.cpp computes {row.name} with "
-                f"{', '.join(map(str, pattern))} in turn, one for each layer (num_hidden_layers)"
+                f"{', '.join(map(str, pattern))} in turn, one for each layer (num_hidden_layers); "
+                + _NO_FILE
             )
     for key, value in row.computes.items():
         statement = config.get(key, _LEFT_OUT.get(key, value))
@@ -79,7 +81,8 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
             if key not in config:
                 says = f"leaves out {key}, which transformers takes as {statement!r}"
             raise CheckpointError(
-                f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
+                f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone; "
+                + _NO_FILE
             )
     return row, _follow_rules(config) if row.follows else config
 

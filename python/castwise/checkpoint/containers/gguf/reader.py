@@ -177,7 +177,7 @@ class GgufReader(WholeModelReader):
         """Return the roles of the tensors by llama.cpp's names; None if these were changed."""
         if not self.metadata.get(ARCHITECTURE):
             return None
-        return architecture_of(self.metadata[ARCHITECTURE], self.tensors.values())
+        return architecture_of(self.metadata, self.tensors.values())
 
     def logical_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the weight in a tensor; its last axis has no blocks."""

@@ -150,10 +150,14 @@ def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> 
     stale, warnings = stale_statement(source, quantization), []
     if stale is not None:
         warnings.append(
-            f"no weight is quantized as {stale} states; the statement is left out, and tensors do "
-            "not change"
+            f"no weight is quantized as {stale} states"
+            + (
+                "; the statement is left out, and tensors do not change"
+                if decode.is_written
+                else ""
+            )
         )
-    if followers:
+    if followers and decode.is_written:
         warnings.append(
             f"{counted(len(followers), 'other tensor')} will be {decode.format}, too, because "
             "config.json has one dtype for the model, in which libraries load all of it: "
@@ -357,7 +361,7 @@ class _DecodedKind:
         if q is None:
             return None
         values, report = dequantize(q, self._dtype, arithmetic=arithmetic, threads=1), None
-        if self._decode.counts_losses:
+        if self._decode.is_written:
             keeps, is_finite = scales_tell(q, self._dtype)
             if not keeps or losses_of(q, values, arithmetic, (keeps, is_finite)) != NOTHING:
                 return None
@@ -414,12 +418,12 @@ def _slabs(
         if plan.values is not None:
             exact = plan.values(slab)
             values = cast(exact, dtype, threads=1)
-            if options.counts_losses:
+            if options.is_written:
                 report = rounding_losses(exact, values)
             return {name: values}, report
         q = plan.rows(slab)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
-        if options.counts_losses:
+        if options.is_written:
             report = slab_losses(q, values, arithmetic)
         return {name: values}, report
 

@@ -1,6 +1,6 @@
 """How quantized weights are to be decoded."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from castwise._core import finfo, get_num_threads
 from castwise._numbers import is_integer
@@ -19,13 +19,11 @@ class Decode(NamedTuple):
     only: str | None
     threads: int  # how many threads may decode
     may_be_plain: bool = False  # whether a checkpoint without quantized weights is taken as it is
-    counts_losses: bool = True  # whether what decoding loses is counted
+    is_written: bool = True  # or else only compared: no loss is counted, and no change announced
 
 
 # What weights can be decoded to.
 FORMATS = (BF16, "float16", "float32")
-
-ARITHMETIC = ("peer", "exact")
 
 
 def decoding_of(
@@ -43,8 +41,10 @@ def decoding_of(
     name = finfo(typed_format(dtype, argument("dtype"))).name
     if name not in FORMATS:
         raise ValueError(setting("dtype", dtype) + f": weights are decoded to {', '.join(FORMATS)}")
-    if arithmetic not in ARITHMETIC:
-        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
+    if arithmetic not in get_args(Arithmetic):
+        raise ValueError(
+            f"arithmetic={arithmetic!r} is not valid; use {' or '.join(get_args(Arithmetic))}"
+        )
     if only is not None and not isinstance(only, str):
         raise TypeError(f"only must be a regular expression, not {only!r}")
     return Decode(name, arithmetic, only, checked_threads(threads), may_be_plain)

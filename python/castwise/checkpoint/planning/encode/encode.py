@@ -213,7 +213,13 @@ def _check_used(
     used = {pattern for choice in choices for pattern in choice.used}
     for pattern in encode.ignore:
         if pattern not in used:
-            near = nearest([pattern], names)[pattern]
+            floats = [
+                choice.facts.prefix + info.name
+                for choice in choices
+                for info in choice.facts.tensors
+                if info.kind == "float"
+            ]
+            near = nearest([pattern], floats)[pattern]
             raise CheckpointError(
                 setting("ignore", pattern)
                 + " matches no tensor"

@@ -41,6 +41,7 @@ from castwise.checkpoint.planning.importance import ChannelNumbers
 from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.results.report import Report
 from castwise.quantization import QuantizedArray
+from castwise.quantization.arrays.comparison import report_rows
 from castwise.quantization.arrays.decode import decode_array
 from castwise.quantization.arrays.named_parts import marker_of
 from castwise.quantization.arrays.quantize import quantize_slab
@@ -298,14 +299,16 @@ class EncodedWeight:
         whole: Report | None = None
         if self._kind.parts[0] in parts.values():
             to = measured_dtype(array.dtype)
-            values = decode_array(q, to, arithmetic="peer", threads=1)
-            report = report_losses(array, values)
+            report, values = None if is_weighted else report_rows(array, q, to), None
+            if report is None:
+                values = decode_array(q, to, arithmetic="peer", threads=1)
+                report = report_losses(array, values)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             quantize = partial(self._quantize_scaled, importance=importance)
             if exceeds_scales(lost_to_scales(array, q, quantize, threads=1)):
                 report = add_saturated(report, report.count - report.zero_in)
             whole = report
-            if is_weighted:
+            if is_weighted and values is not None:
                 axis = -2 if self.encoding.written.is_transposed else -1
                 whole = weighted_report(report, array, values, importance, axis)
         return _take_parts(parts, q), whole

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +63,7 @@ class WholeModel:
     def __init__(  # noqa: PLR0917
         self,
         model: ModelFormat,
-        folder: Path,
+        outline: ModelOutline,
         config: Mapping[str, Any],
         stored_tensors: StoredTensors,
         weights: Mapping[str, TranscodedWeight],  # by their payloads
@@ -74,7 +73,6 @@ class WholeModel:
         self._format, self._stored_tensors, self._weights = model, stored_tensors, weights
         self._encodings, self._numbers = encodings, numbers
         self._producer = producer_of_model(config.get("model_type"))
-        outline = model.outline(folder, config)
         self._constants = outline.constants
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
         self.new_names: dict[str, str] = {}  # plain tensors that stay as they are, or are cast

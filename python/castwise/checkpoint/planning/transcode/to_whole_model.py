@@ -8,7 +8,7 @@ from castwise.arrays.dtype_map import KEEP, DtypeMap
 from castwise.checkpoint._errors import CheckpointError, join_names
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
-from castwise.checkpoint.containers.whole_models import ModelFormat, WholeModelReader
+from castwise.checkpoint.containers.whole_models import ModelFormat, ModelOutline, WholeModelReader
 from castwise.checkpoint.planning.component import Derived, SourceComponent
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.derived_reader import DerivedTensor
@@ -51,7 +51,7 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)
     weights = {weight.weight.payload: weight for weight in plan.new_weights}
-    model = _model_of(target, facts, weights, {}, {})
+    model = _model_of(target, _outline_of(target, facts), facts, weights, {}, {})
     tensors, left_out = new_tensors(plan, model.tensors)
     schemes = {plan.scheme_of(weight) for weight in plan.weights}
     return _derived(target, facts, model, tensors, left_out, plan.threads, schemes)
@@ -63,11 +63,15 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
     CheckpointError: as `encode_checkpoint` and `transcode_checkpoint`.
     """
     target = model_format(f".{encode.recipe}")
-    if encode.mix is not None and target is not None:
-        encode = _with_mix(source, encode, encode.mix, target)
     if target is None or isinstance(source.file, WholeModelReader):
+        if encode.mix is not None and target is not None:
+            encode = _with_mix(source, encode, encode.mix, target)
         return encode_checkpoint(source, encode, is_file=is_file)
     check_whole(source, target, encode.recipe, is_file=is_file)
+    # A model that the file has no place for is refused before any of its tensors is.
+    outline = _outline_of(target, facts_of(source, source.components[0], encode))
+    if encode.mix is not None:
+        encode = _with_mix(source, encode, encode.mix, target, outline)
     formats = dict(encode.dtypes.keys.items())
     wrong = next((key for key, value in formats.items() if value not in {None, KEEP}), None)
     if wrong is not None:
@@ -80,7 +84,7 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
     match = None if encode.importance is None else ImportanceMatch(encode.importance)
     numbers = {} if match is None else numbers_of(choice, match)
     facts, encodings = choice.facts, choice.encodings
-    model = _model_of(target, facts, {}, encodings, numbers)
+    model = _model_of(target, outline, facts, {}, encodings, numbers)
     model.metadata |= encode.mix_metadata
     schemes = {encoding.written.scheme for encoding in encodings.values()}
     return DerivedCheckpoint(
@@ -96,13 +100,19 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
     )
 
 
-def _with_mix(source: Checkpoint, encode: Encode, mix: str, target: ModelFormat) -> Encode:
+def _with_mix(
+    source: Checkpoint,
+    encode: Encode,
+    mix: str,
+    target: ModelFormat,
+    outline: ModelOutline | None = None,  # of a folder, what it becomes
+) -> Encode:
     """Return what gives each weight the scheme that a mix has for it."""
     facts = facts_of(source, source.components[0], encode)
-    if isinstance(source.file, WholeModelReader):
+    if outline is None:
+        assert isinstance(source.file, WholeModelReader), "it has no outline"  # noqa: S101
         types = target.mix_types(mix, source.file.values(), [*facts.stored_tensors])
     else:
-        outline = target.outline(facts.component.folder, _config_of(facts))
         stems = {name.removesuffix(WEIGHT): name for name in facts.stored_tensors}
         places = {
             stem: tensor.places[0].name
@@ -127,8 +137,19 @@ def _config_of(facts: SourceComponent) -> Mapping[str, Any]:
     return config
 
 
-def _model_of(
+def _outline_of(target: ModelFormat, facts: SourceComponent) -> ModelOutline:
+    """Return what a component becomes by its configuration."""
+    config = _config_of(facts)
+    try:
+        outline = target.outline(facts.component.folder, config)
+        return outline._replace(tensors=[*outline.tensors])  # a mix reads them, too
+    except CheckpointError as error:
+        raise facts.refusal(str(error)) from error
+
+
+def _model_of(  # noqa: PLR0917
     target: ModelFormat,
+    outline: ModelOutline,
     facts: SourceComponent,
     weights: Mapping[str, TranscodedWeight],
     encodings: Mapping[str, Encoding],
@@ -137,9 +158,7 @@ def _model_of(
     """Return what a component is in a file, given its weights as `WholeModel` is."""
     config, stored = _config_of(facts), facts.stored_tensors
     try:
-        return WholeModel(
-            target, facts.component.folder, config, stored, weights, encodings, numbers
-        )
+        return WholeModel(target, outline, config, stored, weights, encodings, numbers)
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
 
