@@ -69,9 +69,11 @@ def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> Deri
         return encode_checkpoint(source, encode, is_file=is_file)
     check_whole(source, target, encode.recipe, is_file=is_file)
     # A model that the file has no place for is refused before any of its tensors is.
-    outline = _outline_of(target, facts_of(source, source.components[0], encode))
+    component = facts_of(source, source.components[0], encode)
+    outline = _outline_of(target, component)
     if encode.mix is not None:
-        encode = _with_mix(source, encode, encode.mix, target, outline)
+        # Tensors of an outline are read once: there may be more of them than memory holds.
+        encode = _with_mix(source, encode, encode.mix, target, _outline_of(target, component))
     formats = dict(encode.dtypes.keys.items())
     wrong = next((key for key, value in formats.items() if value not in {None, KEEP}), None)
     if wrong is not None:
@@ -141,8 +143,7 @@ def _outline_of(target: ModelFormat, facts: SourceComponent) -> ModelOutline:
     """Return what a component becomes by its configuration."""
     config = _config_of(facts)
     try:
-        outline = target.outline(facts.component.folder, config)
-        return outline._replace(tensors=[*outline.tensors])  # a mix reads them, too
+        return target.outline(facts.component.folder, config)
     except CheckpointError as error:
         raise facts.refusal(str(error)) from error
 
