@@ -62,15 +62,9 @@ fn expected(
         return Some(if spec.specials == Specials::Fnuz { 0 } else { sign });
     }
     if x < 0.0 && !spec.signed {
-        // Below the range, unless the magnitude rounds to zero.
-        let mirrored = match rounding {
-            Rounding::TowardsPositive => Rounding::TowardsNegative,
-            Rounding::TowardsNegative => Rounding::TowardsPositive,
-            other => other,
-        };
+        // Below the range, however near to zero.
         let inwards = matches!(rounding, Rounding::TowardsZero | Rounding::TowardsPositive);
-        let magnitude = expected(spec, ladder, -x, mirrored, Overflow::Saturate)?;
-        return Some(if magnitude == 0 || inwards { 0 } else { beyond });
+        return Some(if inwards { 0 } else { beyond });
     }
     let position = ladder.partition_point(|&(value, _)| value <= x);
     let below = position.checked_sub(1).map(|at| ladder[at]);
