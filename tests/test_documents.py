@@ -273,8 +273,9 @@ class Checker(doctest.OutputChecker):
     """Takes the dtypes of arrays as ml_dtypes spells them from 0.7 on and before."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        want, got = (re.sub(r"dtype=dtype\((\w+)\)", r"dtype=\1", text) for text in (want, got))
-        return super().check_output(want, re.sub(r"dtype='(\w+)'", r"dtype=\1", got), optionflags)
+        spelled = r"dtype=(?:dtype\((\w+)\)|'(\w+)')"
+        want, got = (re.sub(spelled, r"dtype=\1\2", text) for text in (want, got))
+        return super().check_output(want, got, optionflags)
 
 
 def failures(test: doctest.DocTest, flags: int = doctest.ELLIPSIS) -> int:

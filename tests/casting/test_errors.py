@@ -421,7 +421,7 @@ def test_ints_beyond_64_bits_are_told_to_become_floats() -> None:
         lambda: castwise.compare([2**70], [1.0]),
     ]
     for call in calls:
-        with pytest.raises(TypeError, match=r"^x has a Python int beyond 64 bits.*as float\(x\)"):
+        with pytest.raises(TypeError, match=r"^x has a Python int beyond 64.* make a float of"):
             call()
 
 

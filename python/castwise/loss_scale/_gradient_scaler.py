@@ -78,8 +78,8 @@ class GradScaler:
         enabled: bool = True,
     ) -> None:
         self._device = device
-        self._enabled = enabled
-        if enabled:
+        self._enabled = enabled and self._is_usable(device)
+        if self._enabled:
             numbers: dict[str, Any] = {
                 "init_scale": init_scale,
                 "growth_interval": growth_interval,
@@ -173,6 +173,10 @@ class GradScaler:
         if not isinstance(outputs, np.ndarray | np.generic):
             return NotImplemented
         return times_as_torch(outputs, np.float32(self._machine.scale))
+
+    def _is_usable(self, device: str) -> bool:
+        """Return False if there is no such device, which disables the scaler."""
+        return True
 
     def _new_scale(self, value: Any) -> float:
         """Return the scale that `update` was given; AssertionError for what is none."""

@@ -25,7 +25,7 @@ mod slot;
 use std::ffi::c_int;
 
 use castwise_core::Format;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -38,25 +38,28 @@ use pair::BoundaryValues;
 use slot::Slot;
 
 /// All slots that can be taken over.
-struct Accelerated {
+struct Replacements {
     slots: Vec<Slot>,
     pairs: Vec<(Format, Format)>,
     left_alone: Vec<(Format, Format)>,
 }
 
-impl Accelerated {
+impl Replacements {
     /// Returns them, found on first use.
     fn get(py: Python<'_>) -> PyResult<&'static Self> {
-        static ACCELERATED: PyOnceLock<Accelerated> = PyOnceLock::new();
-        ACCELERATED.get_or_try_init(py, || Self::new(py))
+        static REPLACEMENTS: PyOnceLock<Replacements> = PyOnceLock::new();
+        REPLACEMENTS.get_or_try_init(py, || Self::new(py))
     }
 
     fn new(py: Python<'_>) -> PyResult<Self> {
         let ends = ends(py)?;
         let mut found = Self { slots: Vec::new(), pairs: Vec::new(), left_alone: Vec::new() };
         let mut boundary_values = BoundaryValues::default();
-        // Whatever is missing or refused in numpy, its methods are left alone.
-        let layout = MethodLayout::find(py).ok().flatten();
+        // Whatever is missing or refused in numpy, its methods are left alone. An interrupt is no refusal.
+        let layout = match MethodLayout::find(py) {
+            Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
+            layout => layout.ok().flatten(),
+        };
         let mut casts = Casts::default();
         for (source, descr) in &ends {
             let functions = cast_functions(py, descr)?;
@@ -133,15 +136,15 @@ fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*
 /// Put our cast functions in the place of numpy's and ml_dtypes', or the originals back.
 #[pyfunction]
 pub(crate) fn set_accelerated(py: Python<'_>, accelerated: bool) -> PyResult<()> {
-    Accelerated::get(py)?.slots.iter().try_for_each(|slot| slot.set(py, accelerated))
+    Replacements::get(py)?.slots.iter().try_for_each(|slot| slot.set(py, accelerated))
 }
 
 /// The pairs of formats whose casts can be accelerated, and those with a cast that is left alone.
 #[pyfunction]
 pub(crate) fn accelerated_pairs(py: Python<'_>) -> PyResult<[Vec<(&'static str, &'static str)>; 2]> {
-    let takeover = Accelerated::get(py)?;
+    let replacements = Replacements::get(py)?;
     let names = |pairs: &[(Format, Format)]| {
         pairs.iter().map(|(source, target)| (source.name(), target.name())).collect()
     };
-    Ok([names(&takeover.pairs), names(&takeover.left_alone)])
+    Ok([names(&replacements.pairs), names(&replacements.left_alone)])
 }

@@ -44,25 +44,15 @@ class GradScaler(gradient_scaler.GradScaler):
 
     """
 
-    def __init__(  # noqa: PLR0917 - torch's signature
-        self,
-        device: str = "cpu",
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        enabled: bool = True,
-    ) -> None:
-        if enabled and device == "cuda" and not torch.cuda.is_available():
-            warnings.warn(
-                "GradScaler is enabled, but CUDA is not available, so it is disabled; leave out "
-                "device='cuda'.",
-                stacklevel=2,
-            )
-            enabled = False
-        super().__init__(
-            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+    def _is_usable(self, device: str) -> bool:
+        if device != "cuda" or torch.cuda.is_available():
+            return True
+        warnings.warn(
+            "GradScaler is enabled, but CUDA is not available, so it is disabled; leave out "
+            "device='cuda'.",
+            stacklevel=3,
         )
+        return False
 
     @classmethod
     def from_torch(cls, scaler: Any) -> GradScaler:

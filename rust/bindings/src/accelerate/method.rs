@@ -93,7 +93,7 @@ const HEADER: usize = size_of::<PyObject>() / size_of::<usize>();
 
 thread_local! {
     /// The method that numpy has called a function of ours with.
-    static NOTED: Cell<*mut PyObject> = const { Cell::new(ptr::null_mut()) };
+    static LAST_METHOD: Cell<*mut PyObject> = const { Cell::new(ptr::null_mut()) };
 }
 
 /// A loop that leaves its results as they are.
@@ -108,7 +108,7 @@ unsafe extern "C" fn note_method(
     _: *mut LoopData,
 ) -> c_int {
     // SAFETY: numpy calls with a context.
-    NOTED.set(unsafe { (*context).method });
+    LAST_METHOD.set(unsafe { (*context).method });
     0
 }
 
@@ -182,9 +182,9 @@ fn make_method(
         }
         ufunc
     };
-    NOTED.set(ptr::null_mut());
+    LAST_METHOD.set(ptr::null_mut());
     ufunc.call1((PyFloat::new(py, 1.0),))?;
-    let method = NOTED.get();
+    let method = LAST_METHOD.get();
     if method.is_null() {
         return Err(PyRuntimeError::new_err("numpy did not call the loop of the method"));
     }

@@ -65,8 +65,7 @@ impl<'py> Array<'py> {
         if !object.is(x) && object.dtype().kind() == b'O' {
             return Err(reading::no_numbers(argument, x).unwrap_or_else(|| {
                 PyTypeError::new_err(format!(
-                    "{argument} has a Python int beyond 64 bits, which no integer dtype holds; make it a float first, \
-                     as float({argument})."
+                    "{argument} has a Python int beyond 64 bits, which no integer dtype holds; make a float of it first."
                 ))
             }));
         }

@@ -57,7 +57,7 @@ pub unsafe fn compare_stored(
     measures: bool,
 ) -> Result<StoredComparison, Error> {
     // SAFETY: passed on.
-    unsafe { compare_as_asked(x, (decoding, format), encoding, Asked::of(measures)) }
+    unsafe { compare_in_parts(x, (decoding, format), encoding, Asked::of(measures)) }
 }
 
 /// Returns what a stored matrix, decoded to a format, lost of a plain one: the report of [`compare_stored`].
@@ -70,7 +70,7 @@ pub unsafe fn compare_stored(
 pub unsafe fn report_stored(x: &Array, decoding: &Decoding, format: Format) -> Result<CastReport, Error> {
     // SAFETY: passed on.
     let StoredComparison { comparison, .. } =
-        unsafe { compare_as_asked(x, (decoding, format), None, Asked::Report)? };
+        unsafe { compare_in_parts(x, (decoding, format), None, Asked::Report)? };
     Ok(comparison.losses.map(|losses| losses.report).unwrap_or_default())
 }
 
@@ -79,7 +79,7 @@ pub unsafe fn report_stored(x: &Array, decoding: &Decoding, format: Format) -> R
 ///
 /// # Safety
 /// As for [`compare_stored`].
-unsafe fn compare_as_asked(
+unsafe fn compare_in_parts(
     x: &Array,
     (decoding, format): (&Decoding, Format),
     encoding: Option<&Encoding>,
