@@ -30,20 +30,15 @@ _NEVER_REGISTERED = frozenset({"builtins", "collections", "numpy", "ml_dtypes"})
 
 
 def is_node(tree: object) -> bool:
-    """Tell whether a value is a mapping, list, tuple, namedtuple or dataclass instance.
-
-    Or of another class that is registered with jax.
-    """
+    """Tell whether a value is a mapping, list, tuple, dataclass or of a class known to jax."""
     # The class is asked, so that a dataclass itself, not an instance, is a leaf.
     return isinstance(tree, _NODES) or dataclasses.is_dataclass(type(tree)) or is_registered(tree)
 
 
 def is_registered(value: object) -> bool:
-    """Tell whether a value is a container of a class that is registered with jax.
-
-    jax is asked only if the program imported it, and each time, because classes are registered at
-    any time.
-    """
+    """Tell whether a value is a container of a class that is registered with jax."""
+    # jax is asked only if the program imported it, and each time, because classes are registered at
+    # any time.
     tree_util = _tree_util(value)
     return tree_util is not None and tree_util.default_registry.flatten_one_level(value) is not None
 
@@ -111,13 +106,11 @@ def map_leaves(
     shared: bool = False,
     by_dtype: Callable[[np.dtype[Any]], Callable[[Any], object]] | None = None,
 ) -> Any:  # noqa: ANN401  (as the tree)
-    """Return a structure of the same classes, with `function(leaf, path)` for each leaf.
-
-    The tree is not changed; mappings that cannot be copied with other values become plain dicts.
-    If `shared`, a node whose leaves all stay the same objects is not copied. `by_dtype` gives a
-    function for arrays of exactly `numpy.ndarray`, each of which is mapped once; `function` gets
-    those that it refuses.
-    """
+    """Return a structure of the same classes, with `function(leaf, path)` for each leaf."""
+    # The tree is not changed; mappings that cannot be copied with other values become plain dicts.
+    # If `shared`, a node whose leaves all stay the same objects is not copied. `by_dtype` gives a
+    # function for arrays of exactly `numpy.ndarray`, each of which is mapped once; `function` gets
+    # those that it refuses.
     ndarray, mapped_by_id = np.ndarray, dict[int, Any]()
     alive = []  # so that no identity is used again
     last: Any = None  # the dtype that `convert` is for
@@ -188,10 +181,7 @@ def replace(tree: object, values: Iterator[Any]) -> Any:  # noqa: ANN401  (as th
 def zip_leaves(
     left: object, right: object, names: tuple[str, str]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the leaves of two trees of equal structure in pairs; None pairs with None only.
-
-    ValueError: The structures differ; the message has the path, and calls the trees by `names`.
-    """
+    """Yield the leaves of two trees of equal structure in pairs; None pairs with None only."""
     with _bound_depth(left):
         yield from _zip(left, right, names, "")
 

@@ -32,11 +32,7 @@ class DaskAdapter(Adapter):
         return da.from_array(array, chunks=like.chunks)
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """Return an array of the same chunks, which casts each when it is computed.
-
-        TypeError: ``out`` is given. ValueError: ``report=True`` or ``rounding="stochastic"``, which
-        are about the whole array.
-        """
+        """Return an array of the same chunks, which casts each when it is computed."""
         if options.pop("out", None) is not None:
             raise TypeError("out= is not for dask's arrays, which are lazy; leave it out.")
         scale = options.pop("scale", None)

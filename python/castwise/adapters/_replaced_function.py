@@ -10,17 +10,12 @@ from typing import Any
 from castwise.environment.frameworks import require, tested_releases
 
 
+# The hook gets the original function, then the arguments. A library's modules, and users, import
+# functions by name. A new function in the place of the first would not reach those who imported the
+# first one before, and would stay with those who import it meanwhile. So the function object stays,
+# and its ``__code__`` is exchanged.
 class ReplacedFunction:
-    """A function of another library that calls a hook until it is restored.
-
-    The hook gets the original function, then the arguments.
-
-    A library's modules, and users, import functions by name. A new function in the place of the
-    first would not reach those who imported the first one before, and would stay with those who
-    import it meanwhile. So the function object stays, and its ``__code__`` is exchanged.
-
-    TypeError: `function` is not a function written in Python.
-    """
+    """A function of another library that calls a hook until it is restored."""
 
     def __init__(self, function: Any, hook: Callable[..., Any]) -> None:
         self._function = function
@@ -64,10 +59,7 @@ class ReplacedFunction:
 
 @contextmanager
 def patched(library: str) -> Iterator[ExitStack]:
-    """Patch a library in a block, which tells the stack how to undo it.
-
-    RuntimeError: The library lacks something that the block patches; everything is undone.
-    """
+    """Patch a library in a block, which tells the stack how to undo it."""
     module = require(library)
     try:
         with ExitStack() as undo:

@@ -216,10 +216,7 @@ def format_name(dtype: object) -> str | None:
 
 
 def array_format(adapter: Adapter, array: object) -> str | None:
-    """Return the name of the format of an adapter's array; None if no format describes it.
-
-    TypeError: `dtype_of` returns no dtype.
-    """
+    """Return the name of the format of an adapter's array; None if no format describes it."""
     dtype = adapter.dtype_of(array)
     if dtype is None:
         return None
@@ -251,10 +248,7 @@ def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
 
 
 def children_of(adapter: Adapter, node: object) -> list[tuple[Any, Any]] | None:
-    """Return the children of another library's container; None for other values.
-
-    TypeError: `children` returns no pairs.
-    """
+    """Return the children of another library's container; None for other values."""
     children: Any = adapter.children(node)
     if children is None:
         return None

@@ -286,11 +286,9 @@ class Walk:
         return self.casters[dtype]
 
     def warn_of_unused(self, stacklevel: int = 3) -> None:
-        """Warn of keys that matched no array, with the paths that they may have meant.
-
-        A map of policies says so itself, by `DTypePolicyMap.explain`: it is for all of a model, of
-        which a tree may be a part.
-        """
+        """Warn of keys that matched no array, with the paths that they may have meant."""
+        # A map of policies says so itself, by `DTypePolicyMap.explain`: it is for all of a model,
+        # of which a tree may be a part.
         if not self.targets.all_kinds:
             return
         hits = {key: int(key in self.keys_used) for key, _ in self.targets.keys.items()}

@@ -118,10 +118,8 @@ class Measures:
     def add_cast(
         self, source: NDArray[Any], result: NDArray[Any], report: CastReport, most_ulps: int | None
     ) -> None:
-        """Add a piece whose cast is the other one, and its report.
-
-        It is at most `most_ulps` from the nearest, if that is known.
-        """
+        """Add a piece whose cast is the other one, and its report."""
+        # The cast is at most `most_ulps` from the nearest, if that is known.
         has_losses = report.saturated or report.overflowed or report.nan_in != report.nan_out
         if has_losses or (self._tolerances is not None and report.max_abs_error):
             self.add(source, result, self.compare_pieces(source, result))

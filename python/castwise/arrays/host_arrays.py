@@ -24,11 +24,8 @@ _NULLS = {"is_null": ("drop_nulls", "drop_null"), "isna": ("dropna",)}
 
 
 def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
-    """Return the elements that are not null, as numpy's array, and whether others are null.
-
-    TypeError: Integers of a frame's columns would be rounded, because no dtype of numpy holds them
-    beside those of the others.
-    """
+    """Return the elements that are not null, as numpy's array, and whether others are null."""
+    # Integers of a frame's columns that no dtype of numpy holds together are refused, not rounded.
     if isinstance(x, np.ndarray):
         return x, False
     if (adapter := array_adapter(x)) is not None:
@@ -119,11 +116,9 @@ _NO_ARRAYS = (type, str, bytes, bytearray, range)
 
 
 def is_rebuilt(node: object) -> bool:
-    """Tell whether a value is a node of a tree, of a class that can be rebuilt.
-
-    An array that is a dataclass, as of zarr, is not, nor is a mapping with attributes beside its
-    items, as a dataset of xarray or a group of HDF5; unless jax knows how to rebuild it.
-    """
+    """Tell whether a value is a node of a tree, of a class that can be rebuilt."""
+    # An array that is a dataclass, as of zarr, is not, nor is a mapping with attributes beside its
+    # items, as a dataset of xarray or a group of HDF5; unless jax knows how to rebuild it.
     if isinstance(node, dict | list | tuple):
         return True
     if not is_node(node):
@@ -132,11 +127,7 @@ def is_rebuilt(node: object) -> bool:
 
 
 def array_dtype(leaf: object) -> np.dtype[Any] | None:
-    """Return the dtype of a leaf if it is an array for numpy, of numbers; None if it is not.
-
-    TypeError: It is an array that numpy cannot read, or a container of arrays; the message names
-    its class.
-    """
+    """Return the dtype of a leaf if it is an array for numpy, of numbers; None if it is not."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype
     if isinstance(leaf, _NO_ARRAYS):

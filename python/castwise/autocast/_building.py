@@ -61,11 +61,9 @@ class Builder(Holder):
     def _first_call(
         self, outer: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Build the layer and return the arguments of `call`.
-
-        The path is set first, because the dtypes may depend on it. After an error the layer has
-        no path again, and is built by the next call.
-        """
+        """Build the layer and return the arguments of `call`."""
+        # The path is set first, because the dtypes may depend on it. After an error the layer has
+        # no path again, and is built by the next call.
         with _one_at_a_time(self), self._locate(outer):
             args, kwargs = self._rules.arguments(self, args, kwargs)
             if not self.built:
@@ -122,10 +120,8 @@ def _one_at_a_time(layer: Builder) -> Iterator[None]:
 
 
 def _wrap(build: Callable[..., None]) -> Callable[..., None]:
-    """Wrap the `build` of a class so that it has all its effects or none.
-
-    A subclass' `build` may call its parent's; the layer is built when the outermost has returned.
-    """
+    """Wrap the `build` of a class so that it has all its effects or none."""
+    # A subclass' `build` may call its parent's; the layer is built when the outermost has returned.
 
     @functools.wraps(build)
     def build_layer(self: Builder, *args: object, **kwargs: object) -> None:

@@ -47,10 +47,8 @@ class KerasRules:
     def arguments(
         self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Cast each argument.
-
-        Positional ones must be arrays, and structures must not mix arrays with other values.
-        """
+        """Cast each argument."""
+        # Positional ones must be arrays, and structures must not mix arrays with other values.
         args = tuple([layer.cast_inputs(value) for value in args])
         for place, value in enumerate(args):
             if type(value) is not np.ndarray:

@@ -74,10 +74,8 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
 
 
 def narrow(value: object) -> Any:
-    """View an array of a narrow dtype as a `NarrowArray`; return other values as they are.
-
-    A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
-    """
+    """View an array of a narrow dtype as a `NarrowArray`; return other values as they are."""
+    # A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
     if type(value) in _WITHOUT_RULES and isinstance(value, np.ndarray):
         return value.view(NarrowArray) if is_narrow(value.dtype) else value
     if isinstance(value, np.generic) and is_narrow(value.dtype):

@@ -46,10 +46,7 @@ class TfKerasVariable(AutoCastVariable):
         return array
 
     def assign(self, value: object, read_value: bool = True) -> Any:
-        """Store another value, rounded once; returns the variable, or None without `read_value`.
-
-        Raises as `AutoCastVariable.assign`.
-        """
+        """Store another value, rounded once; returns the variable, or None without `read_value`."""
         super().assign(value)
         return self if read_value else None
 

@@ -29,10 +29,7 @@ _counts: Counter[str] = Counter()
 
 
 def numbers(argument: str, value: object, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
-    """Copy a value to a new array, in the dtype of the variable `owner`.
-
-    ValueError: `value` is not an array of numbers, or it is complex and the dtype is not.
-    """
+    """Copy a value to a new array, in the dtype of the variable `owner`."""
     try:
         array = read_array(argument, value)
         info = finfo(array.dtype)
@@ -193,10 +190,7 @@ def call_initializer(
 
 
 def check_name(name: object, wrong_type: type[Exception] = ValueError) -> str:
-    """Return a name, once it is checked.
-
-    ValueError if it is empty or would make a path ambiguous, `wrong_type` if it is not a str.
-    """
+    """Return a name, once it is checked."""
     if not isinstance(name, str) or not name or "/" in name:
         raise (ValueError if isinstance(name, str) else wrong_type)(
             f"name={name!r} is not a name; give a str that is not empty and has no '/', which "

@@ -112,13 +112,9 @@ class _StatedDtype(NamedTuple):
         return json.dumps(("torch." if self.value.startswith("torch.") else "") + target)
 
 
+# `label` is what warnings call the file.
 class Config:
-    """The `config.json` of a component, read and checked before the work begins.
-
-    `label` is what warnings call it.
-
-    OSError: it cannot be read.
-    """
+    """The `config.json` of a component, read and checked before the work begins."""
 
     def __init__(self, statement: ComponentStatement, label: str = CONFIG) -> None:
         self._label = label
@@ -149,12 +145,10 @@ class Config:
         ]
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
-        """Return the text with the dtype of cast tensors in the place of others.
-
-        None if the text is to stay. A warning names the first dtype that stays although it is not
-        that of the tensors, and says why: the text is not JSON, a part is quantized, or there is no
-        single dtype that a model can be loaded in.
-        """
+        """Return the text with the dtype of cast tensors in the place of others."""
+        # None if the text is to stay. A warning names the first dtype that stays although it is not
+        # that of the tensors, and says why: the text is not JSON, a part is quantized, or there is
+        # no single dtype that a model can be loaded in.
         formats = _float_formats(rows)
         if not formats:
             return None
@@ -263,14 +257,10 @@ class Exceptions(NamedTuple):
     modules: Sequence[str]
 
 
+# `exceptions` are modules that the result excepts where others stay quantized; None for none.
+# `is_stale` says that it goes where no weight is decoded, too.
 class UnquantizedConfig(Config):
-    """A `config.json` that states no quantization when its model is decoded.
-
-    `exceptions` are modules that it must except where others stay quantized; None for none.
-    `is_stale` says that it goes where no weight is decoded, too.
-
-    OSError: it cannot be read.
-    """
+    """A `config.json` that states no quantization when its model is decoded."""
 
     def __init__(
         self,
@@ -286,10 +276,7 @@ class UnquantizedConfig(Config):
         self._is_rewritten = True
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
-        """Return the text without the quantization, with the dtype of what was decoded.
-
-        None if the text is to stay.
-        """
+        """Return the text without quantization, with the decoded dtype; None if it stays."""
         formats = sorted({row.target for row in rows if row.target is not None})
         old_text = self._text
         if not formats:
@@ -318,11 +305,9 @@ def follows(config: object) -> bool:
 def without_quantization(
     text: str, config: Mapping[str, Any] | None = None, dtype: str | None = None
 ) -> str:
-    """Remove the sections that state a quantization from the text of a JSON object.
-
-    Where the model of transformers states no dtype, `dtype` takes the place of its section; then
-    `config` is what the text holds.
-    """
+    """Remove the sections that state a quantization from the text of a JSON object."""
+    # Where the model of transformers states no dtype, `dtype` takes the place of its section; then
+    # `config` is what the text holds.
     keys = set(config or ())
     names_dtype = keys.isdisjoint(_OF_TRANSFORMERS) or not keys.isdisjoint(DTYPE_KEYS)
     while (
@@ -384,13 +369,9 @@ def _span(text: str, member: _Member) -> tuple[int, int]:
 # With quantization
 
 
+# `statements` are what states the quantization; None if nothing of it changes.
 class QuantizedConfig(Config):
-    """A `config.json` that states how the weights of its model are quantized.
-
-    `statements` are what states it; None if nothing of it changes.
-
-    OSError: it cannot be read.
-    """
+    """A `config.json` that states how the weights of its model are quantized."""
 
     def __init__(
         self, statement: ComponentStatement, label: str, statements: Statements | None
@@ -400,10 +381,8 @@ class QuantizedConfig(Config):
         self._is_rewritten = statements is not None
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
-        """Return the text with the sections at its end; None if it is to stay.
-
-        Its dtype follows what a map casts beside the weights, as in a cast.
-        """
+        """Return the text with the sections at its end; None if it is to stay."""
+        # Its dtype follows what a map casts beside the weights, as in a cast.
         text = super().following([row for row in rows if row.decided_by != DTYPE])
         if self._statements is None or not self._text:
             return text

@@ -102,10 +102,7 @@ def may_be_float(info: TensorInfo) -> bool:
 
 
 def format_info(name: DTypeLike) -> FormatInfo:
-    """Return the row of a format, given as `castwise.cast` takes it, that numpy can hold here.
-
-    TypeError: It is not a format, or the installed ml_dtypes has no dtype for it.
-    """
+    """Return the row of a format, given as `castwise.cast` takes it, that numpy can hold here."""
     info = finfo(name)
     if info.dtype is None:
         raise TypeError(f"{info.name} has no numpy dtype in the installed ml_dtypes")
@@ -153,11 +150,9 @@ def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 def assumed_format(
     assume: str | Mapping[str, str] | None, name: str, itemsize: int
 ) -> FormatInfo | None:
-    """Return the format that the caller says a tensor of unknown elements has, if it fits.
-
-    `assume` is one format for all such tensors (those of another element size stay unknown), or a
-    mapping from tensor name to format, which then must fit.
-    """
+    """Return the format that the caller says a tensor of unknown elements has, if it fits."""
+    # `assume` is one format for all such tensors (those of another element size stay unknown), or a
+    # mapping from tensor name to format, which then must fit.
     if assume is None:
         return None
     if not isinstance(assume, Mapping):

@@ -48,10 +48,7 @@ def is_map_name(text: str) -> bool:
 
 
 def named_map(name: str) -> DtypeMap:
-    """Return a map that comes with castwise.
-
-    CheckpointError: There is none of that name; the message has the nearest ones, and all.
-    """
+    """Return a map that comes with castwise."""
     family = _families().get(name)
     if family is None:
         hint = format_hint(name)

@@ -47,10 +47,7 @@ class CastOptions:
 
     @classmethod
     def check(cls, **options: Any) -> CastOptions:  # noqa: ANN401  (as they are given)
-        """Take the options, with a seed drawn if rounding needs one and none was given.
-
-        ValueError: `castwise.cast` refuses one of them, or `like` goes with none.
-        """
+        """Take the options, with a seed drawn if rounding needs one and none was given."""
         if (like := options.get("like")) is not None:
             library_named(like)
             for field in fields(cls):
@@ -76,11 +73,7 @@ class CastOptions:
         return needs_places or self.like is not None
 
     def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
-        """Return the arguments of `castwise.cast` that decide the result for one tensor.
-
-        CheckpointError: The library of `like` has no such cast, or one that is not a single
-        rounding.
-        """
+        """Return the arguments of `castwise.cast` that decide the result for one tensor."""
         if self.like is not None:
             return {**_options_like(self.like, name, source or "", target or ""), "seed": None}
         seed = None if self.seed is None else tensor_seed(self.seed, name)
@@ -128,11 +121,7 @@ Decide = Callable[[Iterable[TensorInfo], str], list[Planned]]
 
 
 def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> list[Planned]:
-    """Decide for every tensor, by its name after the prefix of its component of the checkpoint.
-
-    CheckpointError: Two keys match one tensor; a tensor is to be cast whose format nobody knows or
-    that holds no numbers; or complex numbers would become real ones.
-    """
+    """Decide for every tensor, by its name after the prefix of its component of the checkpoint."""
     return [_plan_one(info, dtypes, prefix) for info in tensors]
 
 

@@ -354,10 +354,8 @@ class Predictor:
         ]
 
     def _block_decibels(self, matrices: Iterable[NDArray[Any]], target: str) -> float:
-        """Return the ratio of signal to noise of matrices as blocks of a type of llama.cpp.
-
-        No scale is predicted of these, whose search looks at all elements of a block.
-        """
+        """Return the ratio of signal to noise of matrices as blocks of a type of llama.cpp."""
+        # No scale is predicted of these, whose search looks at all elements of a block.
         name, reports = target.upper(), []
         for rows in matrices:
             matrix = rows.reshape(-1, rows.shape[-1])
@@ -531,11 +529,9 @@ def _all_blocks(tensor: SurveyedTensor, width: int) -> Iterator[NDArray[Any]]:
 
 
 def _drawn_blocks(tensor: SurveyedTensor, width: int, size: int) -> Iterator[NDArray[Any]]:
-    """Yield blocks of each piece, of about so many elements in all.
-
-    One block is drawn of each of so many equal parts of the tensor: rows at even distances may all
-    be the first ones of heads.
-    """
+    """Yield blocks of each piece, of about so many elements in all."""
+    # One block is drawn of each of so many equal parts of the tensor: rows at even distances may
+    # all be the first ones of heads.
     count = max(size // width, 1)
     blocks = math.prod(tensor.info.shape) // width
     offsets = np.arange(count) + np.random.default_rng(0).random(count)
@@ -584,10 +580,8 @@ def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, 
 
 
 def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
-    """Read a tensor in pieces with its inputs along the rows.
-
-    They are rows of a matrix, or matrices of experts as far as there is room.
-    """
+    """Read a tensor in pieces with its inputs along the rows."""
+    # They are rows of a matrix, or matrices of experts as far as there is room.
     is_in_out = model.is_in_out(info.name)
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
@@ -613,10 +607,8 @@ def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[
 
 
 def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
-    """Show exponents and predictions, of each tensor or in a row for those of all layers.
-
-    Matrices come before vectors, which no recipe quantizes.
-    """
+    """Show exponents and predictions, of each tensor or in a row for those of all layers."""
+    # Matrices come before vectors, which no recipe quantizes.
     groups: dict[Any, list[TensorSurvey]] = {}
     for index, tensor in enumerate(result.tensors):
         key = index if every else (group_name(tensor.name), tensor.shape, tensor.dtype)

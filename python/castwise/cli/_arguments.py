@@ -260,10 +260,8 @@ PLACES = "a file, a folder, a URL of a store, or org/name of the Hugging Face Hu
 def add_compared(
     parser: argparse.ArgumentParser, map_help: str, *, one: bool = False
 ) -> argparse._ArgumentGroup:
-    """Add two checkpoints, and what is made of them before they are compared; returns the group.
-
-    `one` says that the second may be left out.
-    """
+    """Add two checkpoints, and what is made of them before they are compared; returns the group."""
+    # `one` says that the second may be left out.
     parser.add_argument("first", metavar="A", type=path_argument, help=f"a checkpoint: {PLACES}")
     number = "?" if one else None
     parser.add_argument(

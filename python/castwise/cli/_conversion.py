@@ -132,11 +132,9 @@ def _say(
 
 
 def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str | None:
-    """Return the command that keeps most of the values that a cast lost; None if there is none.
-
-    float16 has the least range of the formats of 16 bits; what has fewer bits needs a scale, which
-    weights have that are quantized.
-    """
+    """Return the command that keeps most of the values that a cast lost; None if there is none."""
+    # float16 has the least range of the formats of 16 bits; what has fewer bits needs a scale,
+    # which weights have that are quantized.
     worst = max(findings, key=lambda finding: finding.count)
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
     paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"

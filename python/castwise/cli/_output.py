@@ -34,19 +34,15 @@ _COLUMNS = 80  # of a terminal that does not say
 
 
 def abandon_output(stream: TextIO | None = None) -> None:
-    """Send what is left of a stream nowhere, or Python would fail on it at exit.
-
-    Without one that is standard output.
-    """
+    """Send what is left of a stream nowhere, or Python would fail on it at exit."""
+    # Without one that is standard output.
     with suppress(OSError, ValueError, AttributeError):  # a stream of a test or notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def say(text: str) -> None:
-    """Print a message to standard error, after the name of the program.
-
-    Where that is full, or nobody reads it, the exit code still tells how the command ended.
-    """
+    """Print a message to standard error, after the name of the program."""
+    # Where that is full, or nobody reads it, the exit code still tells how the command ended.
     try:
         print(f"castwise: {printable(for_command(text))}", file=sys.stderr)
     except (OSError, ValueError):
@@ -59,10 +55,8 @@ def reason_of(error: Exception) -> str:
 
 
 def json_text(make: Callable[[], object]) -> str:
-    """Make strict JSON, which has neither infinities nor NaN, of values with the command's words.
-
-    `make` returns them, by `to_dict`.
-    """
+    """Make strict JSON, without infinities and NaN, of values with the command's words."""
+    # `make` returns them, by `to_dict`.
     with command_words():
         return json.dumps(make(), indent=2, allow_nan=False)
 
@@ -92,11 +86,9 @@ def show(lines: Iterable[str]) -> None:
 
 
 def show_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
-    """Print a sheet to standard output: as wide as its terminal, and in color if that takes it.
-
-    COLUMNS in the environment says the width of what is no terminal, too.
-    Of the options, --color says whether, and --top, if the command has it, how many rows.
-    """
+    """Print a sheet to standard output: as wide as its terminal, and in color if that takes it."""
+    # COLUMNS in the environment says the width of what is no terminal, too. Of the options, --color
+    # says whether, and --top, if the command has it, how many rows.
     stream, top = sys.stdout, getattr(options, "top", None)
     width, color = _columns() or terminal_columns(stream), takes_color(stream, options.color)
     in_ascii = not _writes_bars(stream)
@@ -114,10 +106,8 @@ def _columns() -> int | None:
 
 
 def takes_color(stream: TextIO, when: str) -> bool:
-    """Return True for a terminal that shows colors, or whatever --color says.
-
-    NO_COLOR, if not empty, says no where --color does not say.
-    """
+    """Return True for a terminal that shows colors, or whatever --color says."""
+    # NO_COLOR, if not empty, says no where --color does not say.
     if when != COLORS[0]:
         return when == COLORS[1]
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

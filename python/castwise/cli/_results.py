@@ -121,11 +121,9 @@ def _pending_file(
     lines: Callable[[str], Iterable[str]],
     failures: list[str],
 ) -> Iterator[None]:
-    """Open the file of an option, if that is given, for a block, and write its lines at the end.
-
-    What can be known before the block raises there. What fails after it is added to `failures`: the
-    work that the file tells of is done.
-    """
+    """Open the file of an option, if that is given, for a block, and write its lines at the end."""
+    # What can be known before the block raises there. What fails after it is added to `failures`:
+    # the work that the file tells of is done.
     path: Path | None = getattr(options, name)
     if path is None:
         yield
@@ -143,15 +141,8 @@ def _pending_file(
 
 
 def _show_and_check(show: Callable[[], None], failures: list[str], destination: str | None) -> None:
-    """Show a result on standard output, and say which files of it, and that, could not be written.
-
-    `show`: Prints it.
-    `failures`: the files that could not be written, each with the reason.
-    `destination`: the checkpoint that is complete all the same; None if there is none.
-    BrokenPipeError: Whoever read standard output has gone, and all files are written.
-    OSError: Standard output is full, and nothing else is to be said.
-    CheckpointError: a file, or beside a checkpoint standard output, could not be written.
-    """
+    """Show a result on standard output, and say which of its files could not be written."""
+    # `destination` is a checkpoint that is complete all the same; None if there is none.
     try:
         show()
         sys.stdout.flush()

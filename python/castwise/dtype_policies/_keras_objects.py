@@ -120,11 +120,7 @@ def serialize_with(value: object, of_object: Callable[[Any], object]) -> object:
 
 
 def checked_arguments(cls: type, config: object) -> dict[str, Any]:
-    """Return the arguments of a class that are in a config.
-
-    TypeError: The class does not take one of them, or needs another; the message has the class's
-    name.
-    """
+    """Return the arguments of a class that are in a config."""
     if not isinstance(config, Mapping):
         raise TypeError(f"config={config!r} of {cls.__name__} must be a dict of its arguments")
     signature = inspect.signature(cls)

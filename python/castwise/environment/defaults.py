@@ -103,10 +103,8 @@ ERRORS = list(environment_errors)
 
 
 def follow_environment() -> None:
-    """Obey the variables at import; warn of each value that is not valid, and ignore it.
-
-    The command line refuses to work instead, with one message and no warning before it.
-    """
+    """Obey the variables at import; warn of each value that is not valid, and ignore it."""
+    # The command line refuses to work instead, with one message and no warning before it.
     try:
         accelerate_from_environment()
     except ValueError as error:

@@ -30,10 +30,7 @@ _TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
 
 @functools.cache
 def require(name: str) -> ModuleType:
-    """Import a framework; warn once if its release is not one of those that are tested.
-
-    ImportError: It cannot be imported; the message has the command that installs it.
-    """
+    """Import a framework; warn once if its release is not one of those that are tested."""
     try:
         module = importlib.import_module(name)
     except ImportError as error:

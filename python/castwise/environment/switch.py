@@ -10,13 +10,11 @@ from contextvars import ContextVar, Token
 from typing import Any, ClassVar, Protocol, Self
 
 
+# An asynchronous generator that is left early is closed in another context than the one it ran in,
+# and a block may be closed by another thread. Neither can change the context in which the block
+# began, so the block itself is marked as ended.
 class Block:
-    """The block of a frame, and the thread in which it began.
-
-    An asynchronous generator that is left early is closed in another context than the one it ran
-    in, and a block may be closed by another thread. Neither can change the context in which the
-    block began, so the block itself is marked as ended.
-    """
+    """The block of a frame, and the thread in which it began."""
 
     __slots__ = ("has_ended", "thread", "token")
 
@@ -50,10 +48,8 @@ def open_frame(frame: AnyFrame | None) -> Any:  # noqa: ANN401  (the frame's own
 
 
 def end(variable: ContextVar[Any], block: Block) -> None:
-    """Take the frame of a block out of its variable; those inside stay.
-
-    Where this is another context than that of the beginning, the block has ended in all.
-    """
+    """Take the frame of a block out of its variable; those inside stay."""
+    # Where this is another context than that of the beginning, the block has ended in all.
     if not end_here(variable, block):
         block.has_ended = True
 
@@ -82,12 +78,10 @@ def _without(chain: AnyFrame | None, block: Block) -> AnyFrame | None:
     return rest
 
 
+# `turn_on`: Makes the change, and returns a function that undoes it. If it raises, nothing was
+# changed.
 class Switch:
-    """A change, and the count of calls that ask for it.
-
-    `turn_on`: Makes the change, and returns a function that undoes it. If it raises, nothing was
-    changed.
-    """
+    """A change, and the count of calls that ask for it."""
 
     def __init__(self, turn_on: Callable[[], Callable[[], object]]) -> None:
         self._turn_on = turn_on

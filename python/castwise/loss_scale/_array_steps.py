@@ -19,12 +19,10 @@ import numpy as np
 from castwise._core import DynamicLossScale
 
 
+# `numpy` and `jax.numpy` are such objects. Numbers of Python get the dtype of the array beside
+# them.
 class Arrays(Protocol):
-    """The functions of a library of arrays that a step calls, by numpy's names.
-
-    `numpy` and `jax.numpy` are such objects. Numbers of Python get the dtype of the array beside
-    them.
-    """
+    """The functions of a library of arrays that a step calls, by numpy's names."""
 
     where: Callable[..., Any]
     isfinite: Callable[..., Any]

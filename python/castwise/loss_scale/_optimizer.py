@@ -109,10 +109,8 @@ class ArrayOptimizer(ScaledOptimizer):
     def _take_step(
         self, finite: bool, apply: Callable[[], object], variables: Iterable[object]
     ) -> bool:
-        """Apply gradients if they are finite, and update the scale; tell whether it applied them.
-
-        If `apply` raises, the values of those variables that are arrays are restored.
-        """
+        """Apply gradients if they are finite; update the scale; tell whether they were applied."""
+        # If `apply` raises, the values of those variables that are arrays are restored.
         machine, applies = self._machine.next(finite) if self._is_dynamic else (self._machine, True)
         if applies:
             with arrays_unchanged_on_failure(variables):

@@ -123,10 +123,8 @@ def unscale(
 
 
 def unscale_in_place(grads: list[list[Any]], scale: float) -> bool:
-    """Divide as torch.amp.GradScaler: also float64 gradients by the reciprocal in float32.
-
-    Tells whether all were finite. 0 and infinity have IEEE's reciprocals.
-    """
+    """Divide as torch.amp.GradScaler: also float64 gradients by the reciprocal in float32."""
+    # Tells whether all were finite. 0 and infinity have IEEE's reciprocals.
     if is_usable(scale):
         _, finite, _ = _unscale(grads, scale, grads, single=True)
         return finite
@@ -220,10 +218,7 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
 
 
 def require_alike(tree: object, counterpart: object, names: tuple[str, str]) -> None:
-    """Compare two trees, which errors call by `names`.
-
-    TypeError: Shapes or dtypes differ. ValueError: Structures differ.
-    """
+    """Compare two trees, which errors call by `names`."""
     for path, *leaves in trees.zip_leaves(tree, counterpart, names):
         kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
         if kinds[0] != kinds[1]:

@@ -208,10 +208,8 @@ def expand_name(name: str) -> list[str]:
 
 
 def fill_numbers(name: str, other: str, label: str = "") -> str:
-    """Return a normalized name with the numbers of another name in their order.
-
-    `label` is how the table calls the other: the numbers that it has are none of these.
-    """
+    """Return a normalized name with the numbers of another name in their order."""
+    # `label` is how the table calls the other: the numbers that it has are none of these.
     parts = zip(other.split("."), (label or normalize_name(other)).split("."), strict=True)
     numbers = iter(part for part, place in parts if "#" in place)
     return ".".join(next(numbers, part) if "#" in part else part for part in name.split("."))
@@ -226,13 +224,9 @@ def longest_prefix(name: str, targets: Mapping[str, str]) -> str:
 
 
 def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
-    """Return what castwise knows of a model by its configuration.
-
-    The class of `architectures` (or diffusers' `_class_name`) comes first, then `model_type`, whose
-    classes are put together.
-
-    ValueError: the table is damaged, or it names a role that there is none of.
-    """
+    """Return what castwise knows of a model by its configuration."""
+    # The class of `architectures` (or diffusers' `_class_name`) comes first, then `model_type`,
+    # whose classes are put together.
     table = _ArchitectureTable.read(_TABLE)
     names = config.get("architectures") or [config.get("_class_name")]
     name = names[0] if isinstance(names, list) else names
@@ -341,10 +335,8 @@ def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def stated_number(config: Mapping[str, Any], path: str) -> int | None:
-    """Return a whole number of a configuration; None if it has none there.
-
-    `path` ends with its names, `text_config.num_experts|num_local_experts`; the first counts.
-    """
+    """Return a whole number of a configuration; None if it has none there."""
+    # `path` ends with its names, `text_config.num_experts|num_local_experts`; the first counts.
     outer, _, names = path.rpartition(".")
     part = _part(config, outer)
     number = next((part[name] for name in names.split("|") if name in part), None)
@@ -523,10 +515,8 @@ class _ArchitectureTable:
         modules: dict[str, str],
         outer: tuple[str, ...],
     ) -> None:
-        """Add the rows of a block, and of those that it names, under a prefix.
-
-        `prefixes` are of the names in files, and of those in transformers.
-        """
+        """Add the rows of a block, and of those that it names, under a prefix."""
+        # `prefixes` are of the names in files, and of those in transformers.
         if block in outer or len(outer) > _MOST_DEPTH or len(parameters) > _MOST_ROWS:
             raise ValueError(
                 f"{self._path}: block {block} is within itself, {_MOST_DEPTH} deep or more, or"

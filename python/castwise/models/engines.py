@@ -69,11 +69,9 @@ def canonical(module: str) -> str:
 
 
 def matches(row: str, name: str) -> bool:
-    """Return True if a row of the table is about a module by its canonical name.
-
-    The name ends with the row, or is the row but for its first part, as base models are stored
-    with and without the part that holds them; `a.*` is about all that is below `a`.
-    """
+    """Return True if a row of the table is about a module by its canonical name."""
+    # The name ends with the row, or is the row but for its first part, as base models are stored
+    # with and without the part that holds them; `a.*` is about all that is below `a`.
     if not row.endswith(_BELOW):
         return f".{name}".endswith(f".{row}") or name == row.partition(".")[2]
     stem = row.removesuffix(_BELOW)
@@ -82,12 +80,8 @@ def matches(row: str, name: str) -> bool:
 
 
 def find_engines(*keys: str) -> Mapping[str, EngineRules]:
-    """Return what each engine does with a model, by the names of its class and of its type.
-
-    Of two keys that an engine has rows for, the first counts.
-
-    ValueError: the table is damaged.
-    """
+    """Return what each engine does with a model, by the names of its class and of its type."""
+    # Of two keys that an engine has rows for, the first counts.
     return read_engines(_TABLE, *keys)
 
 

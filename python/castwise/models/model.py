@@ -29,10 +29,7 @@ GROUP = "castwise.architectures"
 
 
 def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
-    """Return what a package says of a model by its configuration; None if none does.
-
-    ValueError: what it offers is no path, or no file with an architecture.
-    """
+    """Return what a package says of a model by its configuration; None if none does."""
     classes = config.get("architectures")
     names = [*(classes if isinstance(classes, list) else ()), config.get("model_type")]
     architectures = (_read(name) for name in names if isinstance(name, str))
@@ -81,10 +78,7 @@ _LAST_OUTPUTS = r"(?s)(?:.*[./])?(?:kernel|vars/[0-9]+)"
 
 
 class Model:
-    """What the tensors of a model are.
-
-    ValueError: the table is damaged.
-    """
+    """What the tensors of a model are."""
 
     def __init__(
         self,
@@ -163,10 +157,8 @@ class Model:
         return role_by_name(name, self._shapes.get(name, ()))
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """Return what the axes of a matrix or a stack are; empty for all others.
-
-        "experts*out" is one axis with the outputs of all experts.
-        """
+        """Return what the axes of a matrix or a stack are; empty for all others."""
+        # "experts*out" is one axis with the outputs of all experts.
         parameter = self.find(name)
         if parameter is not None:
             return tuple(parameter.axes.split())
@@ -187,10 +179,8 @@ class Model:
         return len(shape) >= MATRIX and self.role(name) == EXPERTS
 
     def may_be_experts(self, name: str) -> bool:
-        """Return True for a tensor that nobody knows, and that may be the weights of all experts.
-
-        It has their axes, or a name of experts without the number of one.
-        """
+        """Return True for a tensor without a row that may be the weights of all experts."""
+        # It has their axes, or a name of experts without the number of one.
         shape = self._shapes.get(name, ())
         if len(shape) != STACK and (len(shape) != MATRIX or name.endswith(WEIGHT)):
             return False
@@ -227,10 +217,8 @@ class Model:
         return None
 
     def _is_unquantized(self, name: str, consumer: str | None) -> bool:
-        """Return True for a weight that a consumer builds without quantization, or joins with one.
-
-        Of nobody in particular: a single layer, and no tower, that all engines build so.
-        """
+        """Return True for a weight that a consumer builds unquantized, or joins with such a one."""
+        # Of nobody in particular: a single layer, and no tower, that all engines build so.
         if consumer is not None:
             rules = self._engines.get(consumer)
             partner_names = (
@@ -249,10 +237,8 @@ class Model:
         return parameter is not None and (parameter.float32 or parameter.role not in _NARROWED)
 
     def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
-        """Name the weights that a consumer, or any, joins with one, itself among them.
-
-        Of a model without rules their names alone tell it.
-        """
+        """Name the weights that a consumer, or any, joins with one, itself among them."""
+        # Of a model without rules their names alone tell it.
         partners = self.engine_partners(name, consumer)
         has_rules = bool(self._engines) if consumer is None else consumer in self._engines
         if len(partners) > 1 or (has_rules and self.find(name) is not None):
@@ -309,10 +295,8 @@ class Model:
         return any(self.role(name) == "head" for name in self._shapes)
 
     def excepted_modules(self, names: Iterable[str], modules: Container[str]) -> list[str]:
-        """Return the modules that a configuration excepts, given the weights that stay.
-
-        Engines build the experts of a layer as one module, `experts`.
-        """
+        """Return the modules that a configuration excepts, given the weights that stay."""
+        # Engines build the experts of a layer as one module, `experts`.
         stems: list[str] = []
         for name in names:
             role = EXPERTS if self.may_be_experts(name) else self.role(name)

@@ -165,12 +165,10 @@ class _ColumnSizes:
                 self.ending = ending if self.ending in (None, ending) else ""
 
 
+# A narrow line goes without columns of zeros, then without spare columns, the second words of
+# cells, and the end that all names share; at last it goes without columns of the decision.
 class _LineLayout:
-    """The columns of a table that a line has, and how much of each cell.
-
-    A narrow line goes without columns of zeros, then without spare columns, the second words of
-    cells, and the end that all names share; at last it goes without columns of the decision.
-    """
+    """The columns of a table that a line has, and how much of each cell."""
 
     def __init__(self, table: Table, cells: _Cells, width: int | None, longest: int | None) -> None:
         sizes = _ColumnSizes(table, cells)

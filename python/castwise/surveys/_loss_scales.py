@@ -45,10 +45,7 @@ ALL = LossScales(math.ldexp(1.0, _LEAST), math.ldexp(1.0, _MOST))
 
 
 def float_format(target: str) -> FormatInfo:
-    """Return a format that gradients can have.
-
-    TypeError: castwise has no such format, or its numbers are not floats with a sign and a zero.
-    """
+    """Return a format that gradients can have."""
     info = finfo(target)
     if info.kind != "float" or not info.signed:
         raise TypeError(
@@ -60,10 +57,8 @@ def float_format(target: str) -> FormatInfo:
 def fitting_loss_scales(
     survey: Survey, info: FormatInfo, divisor: float, share: float
 ) -> LossScales | None:
-    """Return the loss scales at which a format holds gradients, as `GradientSurvey` says.
-
-    The surveyed gradients are multiples by `divisor` of those without a loss scale.
-    """
+    """Return the loss scales at which a format holds gradients, as `GradientSurvey` says."""
+    # The surveyed gradients are multiples by `divisor` of those without a loss scale.
     if not 0 <= share < 1:
         raise ValueError(f"share={share!r} is not valid; use a number from 0 to below 1.")
     if survey.infinities or survey.nans:

@@ -155,10 +155,8 @@ def predict(
 
 
 def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Column, _Column]:
-    """Return significands of each binade and their weights, of shape (binades, points).
-
-    Weights of a binade add up to 1.
-    """
+    """Return significands of each binade and their weights, of shape (binades, points)."""
+    # Weights of a binade add up to 1.
     exponents, counts, squares = magnitudes.exponents, magnitudes.counts, magnitudes.squares
     low, high = np.ones(len(exponents)), np.full(len(exponents), 2.0)
     # The range within the outermost binades is known.
@@ -356,10 +354,8 @@ def _predict_scheme(
 
 
 def _exceeds_scales(table: Blocks, scheme: Scheme, recipe: Recipe | None) -> bool:
-    """Return True if blocks need scales that a recipe without a global scale does not hold.
-
-    Such are the scales of MLX' nvfp4, in float8 alone: errors then depend on the magnitude.
-    """
+    """Return True if blocks need scales that a recipe without a global scale does not hold."""
+    # Such are the scales of MLX' nvfp4, in float8 alone: errors then depend on the magnitude.
     layout = written_layout(recipe or next(iter(scheme.recipes), None), scheme, symmetric=True)
     if not scheme.global_scale or has_global_scale(layout):
         return False
@@ -427,11 +423,9 @@ def _single_block(magnitudes: Magnitudes) -> Blocks:
 
 
 def _block_losses(tables: list[Blocks], response: Response, largest: float) -> tuple[float, float]:
-    """Return the sum of squared errors and how many elements become zero.
-
-    The error is in units of four to the exponent of the largest magnitude. Of the blocks whose
-    maxima are in the highest eighth, one has that magnitude.
-    """
+    """Return the sum of squared errors and how many elements become zero."""
+    # The error is in units of four to the exponent of the largest magnitude. Of the blocks whose
+    # maxima are in the highest eighth, one has that magnitude.
     top = math.frexp(largest)[1] - 1
     of_largest, of_eighths = response.at(largest), response.of_eighths()
     noise = zeros = 0.0

@@ -35,12 +35,10 @@ _NEWTON_STEPS = 8
 _STEEPEST = 60.0  # a density falls by at most so many times e across a binade
 
 
+# The last axis is the tilt of the density within a binade. Errors are squared, in units of four to
+# the exponent of the maximum.
 class Response(NamedTuple):
-    """Mean errors, by the part of its binade that a maximum is in.
-
-    The last axis is the tilt of the density within a binade. Errors are squared, in units of four
-    to the exponent of the maximum.
-    """
+    """Mean errors, by the part of its binade that a maximum is in."""
 
     # noise, zeros: The mean error, and the share that becomes zero, by the binades below the
     # maximum's.
@@ -99,12 +97,10 @@ def densities(
     mean_squares: NDArray[np.float64],
     is_inside: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
-    """Return weights of points, exponential in their distance, that have a mean of squares.
-
-    Tails of normal and of Laplace's distributions are like that within a binade. Points have the
-    shape (binades, points); those that are not inside weigh nothing, and weights of a binade add up
-    to 1.
-    """
+    """Return weights of points, exponential in their distance, that have a mean of squares."""
+    # Tails of normal and of Laplace's distributions are like that within a binade. Points have the
+    # shape (binades, points); those that are not inside weigh nothing, and weights of a binade add
+    # up to 1.
     squares, steps = np.square(points), points - points[:, :1]
     rate = np.zeros((len(points), 1))
     for _ in range(_NEWTON_STEPS):
@@ -124,10 +120,8 @@ def densities(
 
 @lru_cache(64)
 def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
-    """Quantize representatives of every binade below every maximum, in a dtype that holds them.
-
-    Producers compute in the dtype of the weight, and some store scales in it.
-    """
+    """Quantize representatives of every binade below every maximum, in a dtype that holds them."""
+    # Producers compute in the dtype of the weight, and some store scales in it.
     number = MAXIMA
     # Not the middle between codes, which some schemes have there
     maxima = 1 + spread_points(number)

@@ -37,20 +37,9 @@ def loss_ratios(
     scales: Scales,
     dtype: DTypeLike,
 ) -> tuple[float, float]:
-    """Return noise, and elements that become zero, over those with scales of the maxima.
-
-    Parameters
-    ----------
-    tables
-        The blocks of an array, by one shape or by each of several.
-    largest, count
-        The largest magnitude of the array, and its elements.
-    scheme, recipe, scales
-        As in `castwise.quantization.quantize`.
-    dtype
-        The dtype that the array is taken to have.
-
-    """
+    """Return noise, and elements that become zero, over those with scales of the maxima."""
+    # `tables` are the blocks of an array, by one shape or by each of several; `largest` is its
+    # largest magnitude, `count` its elements, and `dtype` what it is taken to have.
     losses = np.zeros((2, 2))
     for table in tables:
         if len(table.blocks):
@@ -69,10 +58,8 @@ def _losses(
     dtype: DTypeLike,
     **form: Any,  # noqa: ANN401  (the arguments of `quantize_slab`)
 ) -> NDArray[np.float64]:
-    """Return the squared error of each block, and its elements that become zero; shape (2, blocks).
-
-    Errors are relative to the largest magnitude.
-    """
+    """Return the squared error of each block, and its elements that become zero: (2, blocks)."""
+    # Errors are relative to the largest magnitude.
     # The scale of the whole array follows from it.
     one = np.zeros((1, blocks.shape[1]))
     one[0, 0] = largest
@@ -84,11 +71,9 @@ def _losses(
 
 
 def _draw(table: Blocks, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Draw blocks of so many elements; returns them and for how many of the survey each stands.
-
-    Half of them are drawn by the number of blocks with such a maximum, and half by its square, as
-    few blocks may hold most of the noise.
-    """
+    """Draw blocks of so many elements; returns them and for how many of the survey each stands."""
+    # Half of them are drawn by the number of blocks with such a maximum, and half by its square, as
+    # few blocks may hold most of the noise.
     # The same blocks each time, so that equal surveys have equal predictions.
     draw, number = np.random.default_rng(0), max(_ELEMENTS // width, 1)
     numbers = table.blocks.astype(float)

@@ -42,10 +42,7 @@ def _hex(magnitude: float) -> str:
 
 @contextmanager
 def restoring(kind: str, state: object, schema: int) -> Iterator[None]:
-    """Refuse what `to_dict` did not return, or did in another version; the block reads the rest.
-
-    ValueError: It is no mapping, or of another schema, or the block fails.
-    """
+    """Refuse what `to_dict` did not return, or did in another version; the block reads the rest."""
     schema_of_saved = state.get("schema") if isinstance(state, Mapping) else None
     if schema_of_saved != schema:
         raise ValueError(

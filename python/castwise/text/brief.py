@@ -88,10 +88,8 @@ LEFT_OUT: Mapping[str, bool] = {"left out": True}
 
 
 def plain_fields(instance: DataclassInstance, **properties: str) -> dict[str, Any]:
-    """Return the fields for JSON, and properties after the fields that they name.
-
-    A number that is not finite is text.
-    """
+    """Return the fields for JSON, and properties after the fields that they name."""
+    # A number that is not finite is text.
     names = [field.name for field in dataclasses.fields(instance) if not field.metadata]
     for name, before in properties.items():
         names.insert(names.index(before) + 1, name)

@@ -23,11 +23,7 @@ class NotRegularError(ValueError):
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file to read its bytes; links are followed.
-
-    NotRegularError: It is a folder, pipe, socket or device. OSError: There is no such file, or it
-    may not be read.
-    """
+    """Open a regular file to read its bytes; links are followed."""
     _check(os.stat(path).st_mode, path)  # opening a device can already do something
     descriptor = os.open(path, _FLAGS)
     try:
@@ -39,10 +35,7 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the bytes of a regular file, of which there may be at most `most`.
-
-    NotRegularError: It is not a regular file, or has more bytes. OSError: It cannot be read.
-    """
+    """Return the bytes of a regular file, of which there may be at most `most`."""
     data = bytearray()  # in pieces, as a file is asked for all takes the memory of all it may have
     with open_regular(path) as file:
         while len(data) <= most and (piece := file.read(_PIECE_BYTES)):
@@ -72,18 +65,12 @@ MOST_BYTES = 4 << 20
 
 
 def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
-    """Return what a file of this machine holds.
-
-    ValueError: It is not a regular file, or too large; or as `parse_bytes`. OSError.
-    """
+    """Return what a file of this machine holds."""
     return parse_bytes(read_regular(path, MOST_BYTES), path)
 
 
 def parse_bytes(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
-    """Return what the bytes of a file hold: of TOML if it is named so, else of JSON.
-
-    ValueError: They are not UTF-8, cannot be parsed, or have a key twice.
-    """
+    """Return what the bytes of a file hold: of TOML if it is named so, else of JSON."""
     text = _decode(data, path)
     try:
         if path.suffix.lower() == _TOML:
@@ -94,11 +81,7 @@ def parse_bytes(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
 
 
 def parsed_mapping(path: Path, content: str) -> dict[str, Any]:
-    """Return the mapping in a `.json` or `.toml` file of this machine.
-
-    ValueError, OSError: As `parsed_file`; or the file has another suffix. TypeError: It holds
-    something else; the message says that a map is one object of `content`.
-    """
+    """Return the mapping in a `.json` or `.toml` file of this machine."""
     if path.suffix.lower() not in SUFFIXES:
         path.stat()  # a file that is missing is no matter of suffixes
         raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(SUFFIXES)}")

@@ -19,14 +19,10 @@ _FOR_ARRAYS = "for arrays, but not for checkpoints:"
 
 
 def typed_format(name: Dtype, argument: str) -> Dtype:
-    """Return a dtype that is given for a checkpoint, unless numpy alone knows its name.
-
-    The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
-    arrays are cast as by `astype`, numpy's further names are taken too.
-
-    TypeError: It is a name of numpy that others give to another format: f8 counts bytes, and is
-    float64. The message calls the argument `argument`.
-    """
+    """Return a dtype that is given for a checkpoint, unless numpy alone knows its name."""
+    # The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
+    # arrays are cast as by `astype`, numpy's further names are taken too. Of a checkpoint they are
+    # refused: f8, which others give to float8, counts bytes in numpy, and is float64.
     if not isinstance(name, str) or format_name(name) is not None:
         return name
     try:

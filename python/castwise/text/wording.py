@@ -20,12 +20,10 @@ _OPTIONS = {
 _NO_VALUE = object()
 
 
+# Sums with other texts keep both, and so does `str`, also of an error; an f-string, which copies
+# letters, has the function's alone. The command line, where it prints, calls `for_command`.
 class Wording(str):
-    """A text as a function words it, which it is, and as the command words it.
-
-    Sums with other texts keep both, and so does `str`, also of an error; an f-string, which copies
-    letters, has the function's alone. The command line, where it prints, calls `for_command`.
-    """
+    """A text as a function words it, which it is, and as the command words it."""
 
     command: str
 
@@ -184,11 +182,9 @@ _OWNER = "DynamicLossScale with preset="
 
 @contextmanager
 def rename_arguments(*, owner: str | None = None, **names: str) -> Iterator[None]:
-    """Rename the argument that an error of the block begins with, as in ``argument=value ...``.
-
-    `owner` is the class whose state is loaded, for errors about its keys. Other errors than
-    TypeError and ValueError, and subclasses of these, pass as they are.
-    """
+    """Rename the argument that an error of the block begins with, as in ``argument=value ...``."""
+    # `owner` is the class whose state is loaded, for errors about its keys. Other errors than
+    # TypeError and ValueError, and subclasses of these, pass as they are.
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -221,11 +221,9 @@ class JaxAdapter(Adapter):
         return np.asarray(array)
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
-        """Return an array, which the caller no longer uses, as one of jax's.
-
-        A large one is not copied where its address is aligned. It is on the device of `like`, and
-        committed to that device if `like` is.
-        """
+        """Return an array, which the caller no longer uses, as one of jax's."""
+        # A large one is not copied where its address is aligned. It is on the device of `like`, and
+        # committed to that device if `like` is.
         is_committed, sharding = getattr(like, "committed", True), like.sharding
         (device, *further_devices) = like.devices()
         is_default = sharding.memory_kind in (None, device.default_memory().kind)

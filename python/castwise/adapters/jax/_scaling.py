@@ -146,10 +146,8 @@ def _at_least(value: Any, limit: float) -> Any:
 
 
 def _in_sixty_four_bits(function: Callable[..., Any], scale: Any, factor: float) -> Any:
-    """Compute in 64 bits: rounded to 32 afterwards, the result equals that of 32-bit arithmetic.
-
-    XLA's 32-bit division may use a reciprocal.
-    """
+    """Compute in 64 bits: rounded to 32 afterwards, the result equals that of 32-bit arithmetic."""
+    # XLA's 32-bit division may use a reciprocal.
     convert = jax.lax.convert_element_type
     with _sixty_four_bits():
         return convert(function(convert(scale, np.float64), np.float64(factor)), scale.dtype)

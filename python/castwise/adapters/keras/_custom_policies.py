@@ -77,10 +77,7 @@ class CastwisePolicy:
 
 
 class HeldPolicy(CastwisePolicy):
-    """A mixin for the wrapper of a policy of a class that users derived.
-
-    It is mixed into the class of Keras that the wrapper has.
-    """
+    """A mixin, beside a class of Keras, for the wrapper of a policy of a user's class."""
 
     def __init__(self, castwise_policy: DTypePolicy) -> None:
         self.castwise_policy = castwise_policy
@@ -110,11 +107,8 @@ class HeldPolicy(CastwisePolicy):
 
 
 def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:
-    """Wrap `policy` in one of a class of Keras.
-
-    TypeError: The class of `policy` overrides `convert_input`, which returns numpy's arrays; Keras'
-    layers need tensors.
-    """
+    """Wrap `policy` in one of a class of Keras."""
+    # A `convert_input` of its own returns numpy's arrays, where Keras' layers need tensors.
     if type(policy).convert_input is not DTypePolicy.convert_input:
         raise TypeError(
             f"policy={policy!r}: {type(policy).__name__} has a convert_input of its own, for "

@@ -24,11 +24,9 @@ def _keras_state() -> Any:
 
 
 def with_policies_of_keras(original: Original, *args: Any, **kwargs: Any) -> Any:
-    """Hook of functions of Keras that take policies.
-
-    ``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer;
-    ``keras.saving.serialize_keras_object``, for the configs of layers.
-    """
+    """Hook of functions of Keras that take policies."""
+    # They are ``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer, and
+    # ``keras.saving.serialize_keras_object``, for the configs of layers.
     return original(
         *map(_for_keras, args), **{name: _for_keras(value) for name, value in kwargs.items()}
     )
@@ -45,11 +43,9 @@ def _for_keras(value: Any) -> Any:
 
 
 def dtype_policy(original: Original) -> Any:
-    """Hook of ``keras.config.dtype_policy``: return the policy in force in castwise.
-
-    If castwise has none, Keras' policy is put in force in castwise, too; also if castwise's came
-    from Keras, and another one was set in Keras since.
-    """
+    """Hook of ``keras.config.dtype_policy``: return the policy in force in castwise."""
+    # If castwise has none, Keras' policy is put in force in castwise, too; also if castwise's came
+    # from Keras, and another one was set in Keras since.
     state, policy = _keras_state(), global_state.current_policy()
     ours, theirs, is_taken = state.get_global_attribute(_KNOWN, (None, None, False))
     is_known = policy is ours
@@ -81,10 +77,8 @@ def adopt() -> None:
 
 
 def set_dtype_policy(original: Original, *args: Any, **kwargs: Any) -> None:
-    """Hook of ``keras.config.set_dtype_policy``: set it in Keras and in castwise.
-
-    Within a scope of castwise it is set in castwise only, until the scope ends.
-    """
+    """Hook of ``keras.config.set_dtype_policy``: set it in Keras and in castwise."""
+    # Within a scope of castwise it is set in castwise only, until the scope ends.
     state = _keras_state()
     before = state.get_global_attribute("dtype_policy")
     with_policies_of_keras(original, *args, **kwargs)

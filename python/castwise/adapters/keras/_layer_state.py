@@ -24,14 +24,10 @@ def stored_dtype(variable: Any) -> str:
 
 
 def recast(variable: Any, dtype: str) -> bool:
-    """Store a variable in another dtype; return False if finite values became infinite or NaN.
-
-    The value is rounded once.
-
-    The variable stays the same object, which optimizers rely on. With torch its parameter stays
-    the same object too, and loses its gradient. With TensorFlow it gets a new ``tf.Variable``,
-    because those cannot change their dtype.
-    """
+    """Store a variable in another dtype; return False if finite values became infinite or NaN."""
+    # The value is rounded once. The variable stays the same object, which optimizers rely on. With
+    # torch its parameter stays the same object too, and loses its gradient. With TensorFlow it gets
+    # a new ``tf.Variable``, because those cannot change their dtype.
     keras = require("keras")
     if variable._value is None:  # made in a stateless scope, and filled later
         variable._dtype = dtype
@@ -71,10 +67,9 @@ def optimizers_of(model: Any) -> list[Any]:
 
 @contextmanager
 def known_variables(model: Any) -> Iterator[None]:
-    """Keep a model's variables known to its optimizers while the block changes them.
-
-    With TensorFlow, the key of a variable is that of its ``tf.Variable``, which the block replaces.
-    """
+    """Keep a model's variables known to its optimizers while the block changes them."""
+    # With TensorFlow, the key of a variable is that of its ``tf.Variable``, which the block
+    # replaces.
     keys_by_optimizer = [
         (
             optimizer,
@@ -103,12 +98,10 @@ def _replace_keys(table: Any, new_keys: dict[Any, Any]) -> Any:
 
 
 def derive_again(layers: list[Any]) -> None:
-    """Cast what some layers hold beside their variables to their current dtypes.
-
-    `Normalization` holds mean and variance as constants in its compute dtype. A Sequential model
-    that was built from a shape made its own input, in the compute dtype of its first layer; it is
-    changed where it has less precision than the layer's current compute dtype.
-    """
+    """Cast what some layers hold beside their variables to their current dtypes."""
+    # `Normalization` holds mean and variance as constants in its compute dtype. A Sequential model
+    # that was built from a shape made its own input, in the compute dtype of its first layer; it is
+    # changed where it has less precision than the layer's current compute dtype.
     normalization = require("keras").layers.Normalization
     for layer in layers:
         if isinstance(layer, normalization) and layer.built:

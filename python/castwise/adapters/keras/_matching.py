@@ -24,19 +24,15 @@ class PlacedLayer(NamedTuple):
 
 
 def placed_layers(model: Any) -> list[PlacedLayer]:
-    """Return each layer of a model with its paths, the model first; a shared layer once.
-
-    Keras sets the path of a layer when it is built: with the names of what holds it if it is built
-    by a call of that, without them if it is built from a config, by itself, as layers of loaded and
-    of cloned models are. So the path of a layer changes where a model is saved and loaded.
-
-    A layer that is not built, or has nothing to build (Dropout), gets the path that Keras would
-    set: beside its siblings if these have paths, else below the layer that holds it. Layers of a
-    functional model, which are built outside of it, are below no other layer. `InputLayer` is left
-    out: it computes nothing, and an input has its own dtype.
-
-    Where several layers have one path, each has its longest path alone.
-    """
+    """Return each layer of a model with its paths, the model first; a shared layer once."""
+    # Keras sets the path of a layer when it is built: with the names of what holds it if it is
+    # built by a call of that, without them if it is built from a config, by itself, as layers of
+    # loaded and of cloned models are. So the path of a layer changes where a model is saved and
+    # loaded. A layer that is not built, or has nothing to build (Dropout), gets the path that Keras
+    # would set: beside its siblings if these have paths, else below the layer that holds it. Layers
+    # of a functional model, which are built outside of it, are below no other layer. `InputLayer`
+    # is left out: it computes nothing, and an input has its own dtype. Where several layers have
+    # one path, each has its longest path alone.
     path = model.path or model.name
     placed = list(_walk(model, path, path, set()))
     counts = Counter(place.path for place in placed)
@@ -97,11 +93,7 @@ class Matching:
 
 
 def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Matching:
-    """Look up each layer by its path, else by the paths that it has where it is not loaded.
-
-    ValueError: Several keys match the path of a layer, or different ones the different paths of a
-    layer; or all layers are built, and no key matches any.
-    """
+    """Look up each layer by its path, else by the paths that it has where it is not loaded."""
     all_paths = policy_map.explain(path for place in layers for path in (place.path, *place.longer))
     paths, shortened = [], {}
     for place in layers:
@@ -189,10 +181,7 @@ def _first_match(policy_map: DTypePolicyMap, paths: dict[str, str]) -> str | Non
 
 
 def as_policy_map(policy_map: Any, example: Any) -> DTypePolicyMap:
-    """Return a map, given as a map or as the config of one.
-
-    TypeError: It is neither a map nor a config. ValueError: No map can be made from the config.
-    """
+    """Return a map, given as a map or as the config of one."""
     if isinstance(policy_map, dict) and "class_name" in policy_map:
         try:
             policy_map = get(policy_map)

@@ -158,10 +158,7 @@ def cast_model(model: Any, policy: Any) -> AppliedPolicies:
 def _recast_variables(
     plans: list[LayerPlan],
 ) -> tuple[dict[int, tuple[Any, tuple[str, str]]], list[tuple[Any, str]]]:
-    """Cast each variable once, also where layers share it; return the dtypes by identity.
-
-    Also those that overflowed.
-    """
+    """Cast each variable once, shared or not; return dtypes by identity, and overflows."""
     recast_layers: dict[int, tuple[Any, tuple[str, str]]] = {}
     overflow_names = []
     for plan in plans:
@@ -176,10 +173,8 @@ def _recast_variables(
 def _quantize_layers(
     plans: Sequence[LayerPlan],
 ) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
-    """Quantize layers; return those that were, and those that were not with the reason.
-
-    As in Keras' report, models are in neither: they are what their layers are.
-    """
+    """Quantize layers; return those that were, and those that were not with the reason."""
+    # As in Keras' report, models are in neither: they are what their layers are.
     quantized, skipped = [], []
     model = require("keras").Model
     for plan in plans:
@@ -196,10 +191,8 @@ def _quantize_layers(
 
 
 def _quantize(plan: LayerPlan) -> bool:
-    """Quantize a layer; return False if its class does not support that.
-
-    Keras sets the policy of the layer: since 3.15 an ``int4`` without a block size is "int4/128".
-    """
+    """Quantize a layer; return False if its class does not support that."""
+    # Keras sets the policy of the layer: since 3.15 an ``int4`` without a block size is "int4/128".
     layer, policy = plan.layer, plan.quantize
     if not can_be_quantized(layer):
         return False

@@ -147,13 +147,11 @@ def _from_map(policy: Any, keras: Any) -> DTypePolicyMap:
     return DTypePolicyMap(default, items, match=matching_of(keras.__version__))
 
 
+# `MapView` is mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
+# `until_built` is the default policy that a layer, which asks for it until it is built and has a
+# path, gets where its path is known before.
 class MapView(CastwisePolicy):
-    """A mixin that makes a map of Keras read and write one of castwise.
-
-    It is mixed into ``keras.dtype_policies.DTypePolicyMap``, whose constructor is not called.
-    `until_built` is the default policy that a layer, which asks for it until it is built and has a
-    path, gets where its path is known before.
-    """
+    """A mixin that makes a map of Keras read and write one of castwise."""
 
     def __init__(self, castwise_policy: DTypePolicyMap, until_built: Any) -> None:
         self.castwise_policy = castwise_policy
@@ -221,10 +219,8 @@ def _map_view_class() -> Any:
 
 
 def matching_of(version: str) -> Any:
-    """Tell how the maps of a release of Keras match their keys: any part of a path, until 3.12.
-
-    Source: keras-team/keras#21608.
-    """
+    """Tell how the maps of a release of Keras match their keys: any part of a path, until 3.12."""
+    # Source: keras-team/keras#21608.
     return "search" if _release(version) < (3, 12) else "fullmatch"
 
 

@@ -116,10 +116,8 @@ def _move(optimizer: Any, make: Callable[..., Any]) -> Any:
 
 
 def _forget_wrapper(inner: Any) -> None:
-    """Remove from an optimizer's checkpoints what a LossScaleOptimizer of tf_keras added.
-
-    A second wrapper adds it again under the same name.
-    """
+    """Remove from an optimizer's checkpoints what a LossScaleOptimizer of tf_keras added."""
+    # A second wrapper adds it again under the same name.
     for name in ("loss_scale", "base_optimizer"):
         if inner._self_unconditional_dependency_names.pop(name, None) is not None:
             inner._self_unconditional_checkpoint_dependencies[:] = [

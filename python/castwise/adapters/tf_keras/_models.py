@@ -238,12 +238,10 @@ def _check_model(model: Any) -> None:
 
 
 def give_state(source: Any, target: Any) -> None:
-    """Copy the rest of a layer's state to another layer of its class, after the weights.
-
-    Lookup layers hold a vocabulary in a table, which is neither a weight nor, after `adapt`, in the
-    config. `Normalization` and `Discretization` compute with constants that they derive from their
-    weights.
-    """
+    """Copy the rest of a layer's state to another layer of its class, after the weights."""
+    # Lookup layers hold a vocabulary in a table, which is neither a weight nor, after `adapt`, in
+    # the config. `Normalization` and `Discretization` compute with constants that they derive from
+    # their weights.
     if hasattr(source, "save_assets"):
         store: dict[str, Any] = {}
         source.save_own_variables(store)

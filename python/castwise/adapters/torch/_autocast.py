@@ -164,10 +164,8 @@ class Autocast:
 
 
 def _devices(module: Any) -> tuple[str, ...]:
-    """Return the types of the devices that a model has tensors on, and torch has an autocast for.
-
-    Of a model without tensors, those of the processor and of the accelerator in use.
-    """
+    """Return the types of the devices of a model's tensors for which torch has an autocast."""
+    # Of a model without tensors, those of the processor and of the accelerator in use.
     tensors = [*module.parameters(), *module.buffers()]
     devices = {tensor.device.type for tensor in tensors}
     if not tensors:
@@ -177,11 +175,9 @@ def _devices(module: Any) -> tuple[str, ...]:
 
 @contextmanager
 def cached_dtypes(dtypes: Collection[Any]) -> Iterator[bool]:
-    """Tell whether torch may cache in a block that casts to these: no other dtype is cached.
-
-    torch's cache of cast tensors is one for all threads, and finds a cast by its source alone: a
-    second dtype would get the casts to the first.
-    """
+    """Tell whether torch may cache in a block that casts to these: no other dtype is cached."""
+    # torch's cache of cast tensors is one for all threads, and finds a cast by its source alone: a
+    # second dtype would get the casts to the first.
     with _CACHE_LOCK:
         is_free = len({*dtypes, *_CACHED}) <= 1
         if is_free:
@@ -229,10 +225,8 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
 
 
 def _refuse_several_in_threads(path: str, module: Any, computing: dict[str, Computing]) -> None:
-    """Raise ValueError for a DataParallel whose modules compute in several dtypes.
-
-    Its threads get the state of torch's autocast, and nothing else.
-    """
+    """Raise ValueError for a DataParallel whose modules compute in several dtypes."""
+    # Its threads get the state of torch's autocast, and nothing else.
     if not isinstance(module, torch.nn.DataParallel) or len(module.device_ids) < 2:  # noqa: PLR2004
         return
     ids = set(map(id, module.modules()))
@@ -255,11 +249,7 @@ def _dtype_text(dtype: Any) -> str:
 
 
 def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
-    """Return the dtype in which a module computes (None for that of its caller), and the key.
-
-    ValueError: torch stores the dtype but does not compute in it, or does not cast the parameters
-    to it.
-    """
+    """Return the dtype in which a module computes (None for that of its caller), and the key."""
     target, key, _ = names.module(path)
     parameters = _own_floating(path, module)
     if key is not None or names.is_uniform or names.of_modules:
@@ -293,10 +283,8 @@ def _own_floating(path: str, module: Any) -> list[Named]:
 
 
 def _dtype_of_keys(parameters: list[Named], names: NameMap) -> Any:
-    """Return the dtype that keys give to a module's parameters, else that which these have.
-
-    None where they have several, or one in which torch does not compute.
-    """
+    """Return the dtype that keys give to a module's parameters, else that which these have."""
+    # None where they have several, or one in which torch does not compute.
     dtype = None
     for entry in parameters:
         target = names.tensor(entry).target

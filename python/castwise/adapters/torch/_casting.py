@@ -151,10 +151,7 @@ def _wide_elements(tensor: Any, target: Any) -> Any:
 
 
 def target_dtype(dtype: Any) -> Any:
-    """Return the torch dtype that an argument means.
-
-    TypeError: `dtype` is not a dtype, or one that torch lacks.
-    """
+    """Return the torch dtype that an argument means."""
     if isinstance(dtype, torch.dtype):
         if numpy_dtype(dtype) is None:
             raise TypeError(f"dtype={dtype} is not valid; castwise casts to formats of its own.")

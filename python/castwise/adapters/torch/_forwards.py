@@ -110,12 +110,10 @@ def call_previous(call: Call, module: Any, previous: Any, *args: Any, **kwargs: 
 
 
 def _call(forward: Any, module: Any, caller: Any) -> Any:
-    """Return the module that is called: this one, or a copy that has its `forward`.
-
-    `torch.nn.DataParallel` copies attributes, so that the `forward` of a copy is a method of the
-    first module: only the caller, torch's `Module._call_impl`, has the copy. What a copy has got is
-    removed.
-    """
+    """Return the module that is called: this one, or a copy that has its `forward`."""
+    # `torch.nn.DataParallel` copies attributes, so that the `forward` of a copy is a method of the
+    # first module: only the caller, torch's `Module._call_impl`, has the copy. What a copy has got
+    # is removed.
     if caller is not module and isinstance(caller, torch.nn.Module):
         method = vars(caller).get("forward")
         # A module may also call `forward` of another that is of its class, and no copy.

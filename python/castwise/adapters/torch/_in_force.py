@@ -70,10 +70,8 @@ def use_force(force: Force | None) -> Iterator[None]:
 
 
 def call(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a `forward` in the region of its module; where that runs already, as it is.
-
-    Code of the model that leaves torch's autocast, or changes it, is obeyed by what it calls.
-    """
+    """Call a `forward` in the region of its module; where that runs already, as it is."""
+    # Code of the model that leaves torch's autocast, or changes it, is obeyed by what it calls.
     force: Force | None = getattr(_thread, "force", None)
     region = None if force is None else force.regions.get(id(module))
     if force is None or region is None or (is_in_backward() and not force.in_backward):
@@ -107,10 +105,8 @@ def _within(devices: Any, region: Region, forward: Any, args: Any, kwargs: Any) 
 
 
 def cast_floating(value: Any, dtype: Any, *, up: bool = False) -> Any:
-    """Cast floating tensors, also inside of dicts, lists, tuples and dataclasses.
-
-    With `up`, only those of fewer bytes. A container in which nothing is cast stays the caller's.
-    """
+    """Cast floating tensors, also inside of dicts, lists, tuples and dataclasses."""
+    # With `up`, only those of fewer bytes. A container in which nothing is cast stays the caller's.
     tensor_class = torch.Tensor
 
     def cast(leaf: Any, path: str = "") -> Any:

@@ -161,11 +161,7 @@ def cast_module(
 
 
 def _input_casters(module: Any, plan: list[PlannedTensorCast], value: Any) -> Iterator[Any]:
-    """Yield the modules that cast their inputs: those that have floating parameters.
-
-    TypeError: torch.jit has compiled the calls of one. ValueError: torch does not compute in the
-    dtype of its parameters, or a policy in another than theirs.
-    """
+    """Yield the modules that cast their inputs: those that have floating parameters."""
     for path, target in ((change.named.path, change.target) for change in plan):
         if target is not None and target.is_floating_point and target not in COMPUTE_DTYPES:
             raise ValueError(
@@ -356,10 +352,7 @@ def cast_state_dict(
 
 
 def state_tensors(state: Any) -> Iterator[Named]:
-    """Yield every tensor of a state dict, by name.
-
-    TypeError: The state has a module in it.
-    """
+    """Yield every tensor of a state dict, by name."""
     tensor_class = torch.Tensor
     for path, leaf in leaves(state):
         if isinstance(leaf, tensor_class):

@@ -25,10 +25,7 @@ _NUMBER: Any = finfo(NUMBERS).dtype
 
 
 def unpack_pairs(tensor: Any) -> NDArray[Any]:
-    """Return the numbers of a tensor of pairs, with twice its last dimension.
-
-    ValueError: It has no dimension, or its strides leave open along which one pairs lie.
-    """
+    """Return the numbers of a tensor of pairs, with twice its last dimension."""
     _check_dimensions("tensor", tensor.shape)
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(
@@ -41,10 +38,7 @@ def unpack_pairs(tensor: Any) -> NDArray[Any]:
 
 
 def cast_to_pairs(source: NDArray[Any], out: Any, options: dict[str, Any]) -> Any:
-    """Cast an array to a tensor of pairs, a new one or `out`; with the report, if one is asked for.
-
-    ValueError: The last dimension is odd, or `out` has another shape than the pairs.
-    """
+    """Cast an array to a tensor of pairs, a new one or `out`; with a report, if asked for."""
     _check_dimensions("tensor", source.shape)
     if source.shape[-1] % 2:
         raise ValueError(

@@ -80,14 +80,12 @@ class Summary(Rendered):
         return [Table.of(header, rows), Lines(unused_lines(self.unused))]
 
 
+# Keys of a map of dtypes match names of tensors first, then names of modules; keys of a map of
+# policies match names of modules. Where no key matches a name, the name is looked up without the
+# names that wrappers add: torch.compile, DataParallel, FSDP, checkpoint_wrapper, AveragedModel.
 @dataclass
 class NameMap:
-    """A map whose keys are torch's names, with dots; or castwise's paths, if a key has a "/".
-
-    Keys of a map of dtypes match names of tensors first, then names of modules; keys of a map of
-    policies match names of modules. Where no key matches a name, the name is looked up without the
-    names that wrappers add: torch.compile, DataParallel, FSDP, checkpoint_wrapper, AveragedModel.
-    """
+    """A map whose keys are torch's names, with dots; or castwise's paths, if a key has a "/"."""
 
     targets: DtypeMap
     has_slashes: bool
@@ -99,10 +97,7 @@ class NameMap:
 
     @classmethod
     def of(cls, value: Any, role: str) -> NameMap:
-        """Return the map for an argument.
-
-        TypeError: As `DtypeMap.of`; or torch lacks a dtype. ValueError: As `DtypeMap.of`.
-        """
+        """Return the map for an argument."""
         policies = isinstance(value, DTypePolicyMap)
         targets = DtypeMap.of(value, role)
         items = targets.keys.items()
@@ -183,11 +178,7 @@ def prefix_of(names: Iterable[str]) -> str:
 
 
 def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[PlannedTensorCast]:
-    """Yield every tensor with what a map makes of it.
-
-    ValueError: Two keys match a name; a tensor has two names with different dtypes; a parameter of
-    a lazy module has no elements yet.
-    """
+    """Yield every tensor with what a map makes of it."""
     listed = list(tensors)
     names.prefix = prefix_of(named.path for named in listed)
     choices: dict[Any, tuple[str, Any]] = {}
@@ -207,10 +198,8 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[PlannedTensorCa
 
 
 def refuse_unused(names: NameMap, module: Any) -> None:
-    """Raise ValueError if a map has keys, and none matches a tensor or module of a model.
-
-    A map of dtypes with a default is left, because it may be for many models.
-    """
+    """Raise ValueError if a map has keys, and none matches a tensor or module of a model."""
+    # A map of dtypes with a default is left, because it may be for many models.
     is_general = names.targets.has_default and not names.of_modules
     if not names.hits or any(names.hits.values()) or is_general:
         return

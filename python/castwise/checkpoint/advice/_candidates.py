@@ -78,11 +78,9 @@ class Candidates:
         return [self._without(schemes - {scheme}) for scheme in sorted(schemes)]
 
     def alternatives(self) -> list[Candidates]:
-        """Return what checkpoints may hold that can be stated, and loaded.
-
-        Of a producer that states one scheme that is each alone. Where experts may not stay beside
-        quantized weights, they either get a scheme, or no weight does.
-        """
+        """Return what checkpoints may hold that can be stated, and loaded."""
+        # Of a producer that states one scheme that is each alone. Where experts may not stay beside
+        # quantized weights, they either get a scheme, or no weight does.
         schemes = self._schemes()
         if self.recipe not in SEVERAL and len(schemes) > 1:
             return self.each_alone()
@@ -127,13 +125,8 @@ def find_candidates(
     embeddings: bool,
     architecture: Architecture | None = None,
 ) -> Candidates:
-    """List what each weight may become, of a consumer what it loads.
-
-    `embeddings` says that embeddings and heads may get schemes, too.
-
-    CheckpointError: a format or scheme is not known, not written by the recipe or not loaded; or no
-    weight has a candidate.
-    """
+    """List what each weight may become, of a consumer what it loads."""
+    # `embeddings` says that embeddings and heads may get schemes, too.
     recipe = _recipe_of(source, recipe if limits is None else limits.recipe)
     schemes, wide = _targets(formats, recipe, limits)
     infos, entries = source.tensors, EntrySizes.of(source, recipe)

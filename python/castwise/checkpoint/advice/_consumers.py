@@ -35,13 +35,8 @@ class Limits:
 
 
 def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
-    """Return what limits the candidates of a model, by default with the consumer's own recipe.
-
-    Experts that transformers loads only as one producer stores them have that one.
-
-    CheckpointError: the consumer is not known, or does not load what the recipe writes; or castwise
-    does not convert such a model to the form that it needs.
-    """
+    """Return what limits the candidates of a model, by default with the consumer's own recipe."""
+    # Experts that transformers loads only as one producer stores them have that one.
     consumer = consumer_named(name)
     types = {kind for part in source.components for kind in part.statement.model_types}
     owners = (producer_of_model(kind) for kind in types)

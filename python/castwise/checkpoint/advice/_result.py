@@ -18,13 +18,8 @@ from castwise.quantization.producers.registry import TYPED
 def check_result(
     checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str, str]
 ) -> None:
-    """Refuse choices that `quantize_file` would not write, or `transcode_file` after it.
-
-    `choices` are schemes and formats by the keys of a map.
-
-    UnloadableError: the consumer would not load some of its modules.
-    CheckpointError: it would not be written for another reason.
-    """
+    """Refuse choices that `quantize_file` would not write, or `transcode_file` after it."""
+    # `choices` are schemes and formats by the keys of a map.
     consumer = None if candidates.limits is None else candidates.limits.consumer
     has_form = consumer is not None and consumer.form is not None
     if candidates.recipe == TYPED:
@@ -45,10 +40,7 @@ def check_result(
 
 
 def file_bytes(checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str, str]) -> int:
-    """Return the bytes of the file of a whole model that choices make.
-
-    CheckpointError: it would not be written.
-    """
+    """Return the bytes of the file of a whole model that choices make."""
     derivation = _planned_file(checkpoint, candidates, choices)
     plans: list[Planned] = []
     metadata: dict[str, str] = {}

@@ -30,12 +30,8 @@ def survey_weights(
     threads: int,
     progress: Callable[[Progress], None] | None,
 ) -> dict[str, Surveyed]:
-    """Survey the weights of a checkpoint, and predict what their candidates lose.
-
-    `scales` concerns the schemes that have such a choice.
-
-    CheckpointError: a weight has infinite or NaN elements, which no scheme holds.
-    """
+    """Survey the weights of a checkpoint, and predict what their candidates lose."""
+    # `scales` concerns the schemes that have such a choice.
     result: dict[str, Surveyed] = {}
     batches = survey_tensors(source, candidates.tensors, threads, progress)
     for batch in batches:

@@ -314,10 +314,8 @@ def _reason(name: str, candidates: Candidates) -> str:
 
 
 def _best(choosers: Sequence[Callable[[], Advice]]) -> Advice:
-    """Return the best advice of all; the refusal of the first if none of them fits.
-
-    Its gap is to the least that any of them might have.
-    """
+    """Return the best advice of all; the refusal of the first if none of them fits."""
+    # Its gap is to the least that any of them might have.
     advices: list[Advice] = []
     refusals: list[CheckpointError] = []
     for choose in choosers:
@@ -583,10 +581,8 @@ def _fixed_bytes(checkpoint: Checkpoint, candidates: Candidates, entries: EntryS
 
 
 def _beside_bytes(checkpoint: Checkpoint) -> tuple[int, list[Path]]:
-    """Return the bytes of the files beside the shards that the result has, too, and the indices.
-
-    The entries of these are counted with the tensors.
-    """
+    """Return the bytes of the files beside the shards that the result has, too, and the indices."""
+    # The entries of these are counted with the tensors.
     if not checkpoint.is_folder:
         return 0, []
     copy_bytes, _ = OtherFiles(checkpoint, Patterns(), keeps_all=False).size(checkpoint.path)
@@ -735,11 +731,9 @@ class _Problem:
         ]
 
     def _uniforms(self) -> list[Solution]:
-        """Return the choices of one scheme for all, the best first.
-
-        A weight that cannot have the scheme has the best of what is not one, and in half of them
-        embeddings and heads do, too.
-        """
+        """Return the choices of one scheme for all, the best first."""
+        # A weight that cannot have the scheme has the best of what is not one, and in half of them
+        # embeddings and heads do, too.
         rows: list[Solution] = []
         targets = dict.fromkeys(option.target for row in self._options for option in row)
         for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):

@@ -59,11 +59,9 @@ class MapConversion:
         architecture: PathArgument | None,
         quantization: Mapping[str, Any],
     ) -> MapConversion:
-        """Take a map and options as `cast_file` or `quantize_file` does, with their refusals.
-
-        `options` are those of a cast, and `quantization` those of the other that are not the
-        default.
-        """
+        """Take a map and options as `cast_file` or `quantize_file` does, with their refusals."""
+        # `options` are those of a cast, and `quantization` those of the other that are not the
+        # default.
         if options.get("rounding") == "stochastic" and options.get("seed") is None:
             raise CheckpointError(
                 "without the seed of the conversion "

@@ -40,11 +40,7 @@ class Pairing:
 def rename_mapping(
     rename: Mapping[str, str] | str | os.PathLike[str] | None, original: Side, copy: Side
 ) -> dict[str, str]:
-    """Return the names of tensors of A, each with that of B, as a mapping or its file says.
-
-    CheckpointError: a name is of no tensor, or two are to be the same one.
-    ValueError, TypeError, OSError: the file cannot be read, or holds no such mapping.
-    """
+    """Return the names of tensors of A, each with that of B, as a mapping or its file says."""
     if rename is None:
         return {}
     if isinstance(rename, Mapping):

@@ -68,10 +68,8 @@ def recipes(source: str, target: str) -> tuple[Recipe, ...]:
 
 
 def _steps(original: FormatInfo, copy: FormatInfo) -> Iterator[str]:
-    """List the formats that may stand between two, the widest first.
-
-    Between others only those of 16 and 32 bits, which frameworks compute in.
-    """
+    """List the formats that may stand between two, the widest first."""
+    # Between others only those of 16 and 32 bits, which frameworks compute in.
     rows = [row for row in map(finfo, formats()) if row.kind == "float" and row.dtype is not None]
     for row in sorted(rows, key=lambda row: -row.bits):
         is_step = _HALF_BITS <= row.bits <= _SINGLE_BITS

@@ -104,10 +104,8 @@ class SchemeRecipe:
         return _has_global_scale(self.scheme, self.producer)
 
     def row_step(self, shape: Sequence[int]) -> int | None:
-        """Return of how many rows whole blocks are; None where matrices cannot be cut so.
-
-        Where blocks would reach from one expert into the next it is all rows of one.
-        """
+        """Return of how many rows whole blocks are; None where matrices cannot be cut so."""
+        # Where blocks would reach from one expert into the next it is all rows of one.
         row = scheme_of_files(self.scheme)
         rows, columns = self.block or row.block
         step = max(rows if self.axis == -1 else columns, 1)
@@ -131,11 +129,8 @@ class SchemeRecipe:
         # What is multiplied as another producer stores it; None for this one.
         form: QuantizedArray | None,
     ) -> NDArray[Any] | None:
-        """Return the decoded values of a matrix of whole blocks.
-
-        None where another producer stores a global scale that is not the recipe's. ValueError: the
-        scheme cannot hold it.
-        """
+        """Return the decoded values of a matrix of whole blocks."""
+        # None where another producer stores a global scale that is not the recipe's.
         if self.is_of_blocks:
             flat = matrix.reshape(-1, matrix.shape[-1])
             kind = self.scheme.upper()
@@ -238,10 +233,8 @@ def _has_global_scale(scheme: str, producer: str) -> bool:
 def multiplied_as(
     array: QuantizedArray, form: QuantizedArray, *, of_zeros: bool
 ) -> QuantizedArray | None:
-    """Return codes and scales with the global scale of another array, multiplied as that is.
-
-    None if the two multiply by different global scales: those of zeros may be any.
-    """
+    """Return codes and scales with the global scale of another array, multiplied as that is."""
+    # None if the two multiply by different global scales: those of zeros may be any.
     if form.global_scale is not None and array.global_scale is not None:
         if not (of_zeros or have_same_level(array, form)):
             return None
@@ -276,10 +269,8 @@ def _with_late_scales(
 
 
 def scheme_recipes(weight: QuantizedWeight | None, axes: int) -> Sequence[SchemeRecipe]:
-    """List what may have made a weight; of a plain tensor all that castwise knows.
-
-    Those of a tensor of more than two axes may lie along the last but one.
-    """
+    """List what may have made a weight; of a plain tensor all that castwise knows."""
+    # Those of a tensor of more than two axes may lie along the last but one.
     kind = None if weight is None else (weight.scheme, weight.block, weight.recipes)
     recipes = _of_kind(kind, is_stack=axes == MATRIX + 1)
     if weight is not None and ZERO in weight.parts.values():

@@ -43,12 +43,10 @@ Matrices = tuple[NDArray[Any], NDArray[Any]]
 """Some whole rows of two tensors."""
 
 
+# After some tensors of a scheme in a row that nothing explains, only what was found before is
+# tried.
 class SchemeProver:
-    """Searches among schemes for what made tensors of others, those found before first.
-
-    After some tensors of a scheme in a row that nothing explains, only what was found before is
-    tried.
-    """
+    """Searches among schemes for what made tensors of others, those found before first."""
 
     PATIENCE = 8
 
@@ -69,11 +67,9 @@ class SchemeProver:
         return self._last[1]
 
     def likely(self, weight: QuantizedWeight | None) -> list[SchemeRecipe]:
-        """Return the usual recipes that explained tensors before.
-
-        Those of the scheme of a weight come first, of these those of its producers, and of these
-        those with shared scales.
-        """
+        """Return the usual recipes that explained tensors before."""
+        # Those of the scheme of a weight come first, of these those of its producers, and of these
+        # those with shared scales.
         scheme, producers = (None, ()) if weight is None else (weight.scheme, weight.recipes)
         recipes = [recipe for recipe in self.recipes_found if recipe.cost == 1]
         return sorted(
@@ -101,11 +97,9 @@ def _with_need(recipes: Iterable[SchemeRecipe]) -> _Candidates:
     return (candidates := [*recipes]), any(candidate.needs_amax for candidate in candidates)
 
 
+# A recipe that agrees on the first rows may be tried while the two are read for other reasons.
 class SchemeSearch:
-    """The search for what makes a tensor of another one.
-
-    A recipe that agrees on the first rows may be tried while the two are read for other reasons.
-    """
+    """The search for what makes a tensor of another one."""
 
     def __init__(
         self,
@@ -150,11 +144,10 @@ class SchemeSearch:
         return self._candidates
 
     def trial(self) -> SchemeTrial | None:
-        """Return the trial of the likely recipe; None if there is none.
-
-        A usual one that explained a tensor before, and agrees on the first rows, comes before all:
-        if there is one alone, with a scale of its own or a shared one, it is tried without these.
-        """
+        """Return the trial of the likely recipe; None if there is none."""
+        # A usual one that explained a tensor before, and agrees on the first rows, comes before
+        # all: if there is one alone, with a scale of its own or a shared one, it is tried without
+        # these.
         likely = self._prover.likely(self._weight)
         if self._candidates is None and likely and self._may_keep_level(likely):
             self._trial = SchemeTrial(self, likely[0], keeps_level=True)
@@ -177,10 +170,8 @@ class SchemeSearch:
         return self._trial
 
     def _may_keep_level(self, likely: Sequence[SchemeRecipe]) -> bool:
-        """Return True if the likely recipe is tried with the global scale that is stored.
-
-        The largest magnitude that it is of is then found while the two are compared.
-        """
+        """Return True if the likely recipe is tried with the global scale that is stored."""
+        # The largest magnitude that it is of is then found while the two are compared.
         recipe, weight = likely[0], self._weight
         if weight is None or not recipe.has_global_scale or len(self.shape) != MATRIX:
             return False
@@ -210,10 +201,8 @@ class SchemeSearch:
             trial.recipe, self._trial = recipe, trial
 
     def proof(self, *, of_zeros: bool = False) -> CastExplanation | None:
-        """Return the recipe that is right for every element, if the trial has shown that.
-
-        Any recipe makes zeros: which of them is named does not depend on other tensors.
-        """
+        """Return the recipe that is right for every element, if the trial has shown that."""
+        # Any recipe makes zeros: which of them is named does not depend on other tensors.
         if of_zeros:
             self._prover, self._candidates, self._trial = SchemeProver(self.threads), None, None
             return self.explanation()
@@ -322,11 +311,9 @@ class SchemeTrial:
         self.most_elements = max(_SLAB_ELEMENTS // size, 1) * size
 
     def quantize_options(self, count: int) -> tuple[dict[str, Any] | None, float | None]:
-        """Return those of `quantize_slab` of so many elements, and the largest magnitude.
-
-        None if that alone is not the recipe, or the largest magnitude is that of the elements, or
-        not known yet.
-        """
+        """Return those of `quantize_slab` of so many elements, and the largest magnitude."""
+        # None if that alone is not the recipe, or the largest magnitude is that of the elements, or
+        # not known yet.
         is_own = self.keeps_level or (count == self._size and not self.recipe.shares)
         return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 

@@ -43,11 +43,9 @@ ReadInto = Callable[[int, memoryview], None]
 """Fills memory with the bytes of a tensor from one of them on. Threads may call it at once."""
 
 
+# A GGUF file beside a folder has the tensors of transformers, as the folder that it becomes.
 class Side:
-    """One of the two checkpoints; names begin with the folder of their component.
-
-    A GGUF file beside a folder has the tensors of transformers, as the folder that it becomes.
-    """
+    """One of the two checkpoints; names begin with the folder of their component."""
 
     def __init__(
         self,
@@ -96,10 +94,8 @@ class Side:
         threads: int | None,
         decide: Decide | None = None,
     ) -> Side:
-        """Return a checkpoint whose quantized weights are decoded, as `other` names its tensors.
-
-        `decide` says what its other tensors are cast to.
-        """
+        """Return a checkpoint whose quantized weights are decoded, as `other` names its tensors."""
+        # `decide` says what its other tensors are cast to.
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
         decoding = decoding._replace(is_written=False)
         try:
@@ -184,10 +180,7 @@ class Side:
         return plan is not None and plan.stack is not None and plan.shape == plan.matrix_shape
 
     def stack(self, names: Sequence[str]) -> NDArray[Any] | QuantizedArray | None:
-        """Read small tensors of one kind along a new first axis, as they are stored.
-
-        Returns None if each is to be read by itself.
-        """
+        """Read small tensors along a new first axis, as stored; None to read each by itself."""
         reader, _ = self.names[names[0]]
         self._open(reader)
         if (tensor := self._derived_tensor(names[0])) is None:
@@ -209,11 +202,9 @@ class Side:
     def pieces(
         self, name: str, to: str | None, counts: Iterable[int] | None = None
     ) -> Iterator[NDArray[Any]]:
-        """Read a tensor as flat arrays of a format; as bytes if the format is None.
-
-        What a map makes another format of is cast. Each has so many elements, the last what is
-        left; by default those of 1 MiB.
-        """
+        """Read a tensor as flat arrays of a format; as bytes if the format is None."""
+        # What a map makes another format of is cast. Each has so many elements, the last what is
+        # left; by default those of 1 MiB.
         if counts is None:
             counts = repeat(piece_elements(to, _PIECE_BYTES))
         arrays = self._pieces(name, to, next(iter(counts), 1))
@@ -227,11 +218,9 @@ class Side:
         return in_pieces(arrays, counts)
 
     def read_into(self, name: str) -> tuple[Elements, ReadInto] | None:
-        """Return how a tensor stands in its file, and what reads its bytes there.
-
-        None for a tensor that is not compared as it is stored, and for files other than safetensors
-        of this machine.
-        """
+        """Return how a tensor stands in its file, and what reads its bytes there."""
+        # None for a tensor that is not compared as it is stored, and for files other than
+        # safetensors of this machine.
         reader, stored_name = self.names[name]
         if self.is_cast(name) or name in self.transposed_names:
             return None

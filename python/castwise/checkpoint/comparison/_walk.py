@@ -80,10 +80,8 @@ class PieceWalk(NamedTuple):
     def count_same_bytes(
         self, reads: Sequence[ReadInto], nbytes: int, report: Callable[[int], None]
     ) -> int:
-        """Return how many bytes of two tensors, of so many, are the same up to some that differ.
-
-        The last range comes first: of tensors that begin alike and differ late little is read.
-        """
+        """Return how many bytes of two tensors, of so many, are the same up to some that differ."""
+        # The last range comes first: of tensors that begin alike and differ late little is read.
         begins = range(0, nbytes, _RANGE_BYTES)
         order = (*begins[-1:], *begins[:-1])
         ranges = (_ByteRange(reads, begin, min(begin + _RANGE_BYTES, nbytes)) for begin in order)
@@ -168,11 +166,9 @@ class _ByteRange:
                 return
 
 
+# `attempt`: what the recipe gave that was tried when the piece came; None if none is.
 class _PlainPiece:
-    """A pair of pieces, and what was computed of them.
-
-    `attempt`: what the recipe gave that was tried when the piece came; None if none is.
-    """
+    """A pair of pieces, and what was computed of them."""
 
     def __init__(
         self,

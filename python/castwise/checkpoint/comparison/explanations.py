@@ -165,11 +165,9 @@ class KnownRecipes:
         return best_recipe
 
 
+# `is_due` tells whether a recipe is tried at all.
 class Attempt:
-    """What a recipe made of a piece, computed before it is asked for.
-
-    `is_due` tells whether a recipe is tried at all.
-    """
+    """What a recipe made of a piece, computed before it is asked for."""
 
     def __init__(self, recipe: Recipe, target: str, *, is_due: bool) -> None:
         self.recipe, self.is_due, self._target = recipe, is_due, target
@@ -192,11 +190,9 @@ class Attempt:
         self.result = result if self.different else None
 
 
+# A recipe that was found in the middle holds from there on; what came before is read again.
 class Prover:
-    """Tries the plainest recipe on pieces as they come, and searches for others where it fails.
-
-    A recipe that was found in the middle holds from there on; what came before is read again.
-    """
+    """Tries the plainest recipe on pieces as they come, and searches for others where it fails."""
 
     def __init__(
         self, source: str, target: str, size: int, recipes_found: KnownRecipes, threads: int | None
@@ -243,11 +239,9 @@ class Prover:
         different: int | None = None,
         attempt: Attempt | None = None,
     ) -> CastReport | None:
-        """Try the recipe on a piece; its report if it is a cast that makes this of that.
-
-        `different` says how many elements of the piece are, if the recipe changes none; `attempt`
-        is one that was made before, with this recipe or another.
-        """
+        """Try the recipe on a piece; its report if it is a cast that makes this of that."""
+        # `different` says how many elements of the piece are, if the recipe changes none; `attempt`
+        # is one that was made before, with this recipe or another.
         start = self._count
         self._count += original.size
         if self.is_hopeless:

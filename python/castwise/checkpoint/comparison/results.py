@@ -194,11 +194,7 @@ class Diff(Rendered):
 
 
 def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
-    """Show the tensors that differ, at most `top` of them, with what explains them.
-
-    `result`: what `diff` returned.
-    `top`: how many tensors; None is all.
-    """
+    """Show the tensors that differ, at most `top` of them, with what explains them."""
     rows_shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
     rows = [tensor for tensor in rows_shown[:top] if tensor.reason in {"values", "dtype"}]
     table = Table(

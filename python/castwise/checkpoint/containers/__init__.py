@@ -50,10 +50,8 @@ def is_container(path: Path) -> bool:
 
 
 def container_of(path: Path, remedy: str | None = None) -> str:
-    """Return the suffix that decides the container; the refusal names those that are read.
-
-    Of a file to be written, `remedy` says what to do instead.
-    """
+    """Return the suffix that decides the container; the refusal names those that are read."""
+    # Of a file to be written, `remedy` says what to do instead.
     suffix = path.suffix.lower()
     if is_suffix(suffix):
         return suffix
@@ -70,10 +68,8 @@ def container_of(path: Path, remedy: str | None = None) -> str:
 
 
 def refuse_file_name(path: Path, suffix: str | None) -> None:
-    """Refuse the name of a file, perhaps misspelled, for a new folder; `Qwen2.5` is a folder's.
-
-    `suffix` is that of a file that the result can be; None if it can be a folder only.
-    """
+    """Refuse the name of a file, perhaps misspelled, for a new folder; `Qwen2.5` is a folder's."""
+    # `suffix` is that of a file that the result can be; None if it can be a folder only.
     named = path.suffix.lower()
     is_file = named in _FILE_SUFFIXES or (named != "" and _is_like_written(named))
     if not is_file or path.is_dir():
@@ -138,11 +134,9 @@ def are_alike(suffix: str, path: Path) -> bool:
 
 
 def source_suffix(path: Path) -> str:
-    """Return the suffix that decides the container of a file to read.
-
-    That of its name, unless the first bytes tell that it is another container of castwise's own.
-    The refusal is that of `container_of`.
-    """
+    """Return the suffix that decides the container of a file to read."""
+    # That is the suffix of its name, unless the first bytes tell another of castwise's own
+    # containers.
     suffix = path.suffix.lower()
     if is_suffix(suffix) and not is_built_in(suffix):
         return suffix
@@ -153,11 +147,9 @@ def source_suffix(path: Path) -> str:
 
 
 def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return the path of a checkpoint to read, as `checked_path`.
-
-    A name such as `org/name` that this machine does not have is that of a repository of the
-    Hugging Face Hub. If the Hub is offline, it is read from the Hub's cache.
-    """
+    """Return the path of a checkpoint to read, as `checked_path`."""
+    # A name such as `org/name` that this machine does not have is that of a repository of the
+    # Hugging Face Hub. If the Hub is offline, it is read from the Hub's cache.
     location = checked_path(path, argument)
     if not is_remote(location) and not is_container(location):
         location = hub_path(location) or location
@@ -171,12 +163,9 @@ def open_checkpoint(
     *,
     decodes: bool = False,
 ) -> Checkpoint:
-    """Open the checkpoint at `path`, a file or a folder.
-
-    CheckpointError if it is not what its name says. `assume` says which format arrays have that
-    numpy saved as raw bytes; `excludes`, which paths in a folder are as if they were not there,
-    if the caller has such an argument; `decodes`, that quantized weights will be decoded.
-    """
+    """Open the checkpoint at `path`, a file or a folder."""
+    # `assume` is the format of arrays that numpy saved as raw bytes; `excludes` tells paths of a
+    # folder that are as if they were not there; `decodes`, that quantized weights will be decoded.
     is_folder = path.is_dir()
     # That there is no such file, or a link that leads nowhere, matters more than its suffix.
     if not is_folder and not is_remote(path):
@@ -231,11 +220,8 @@ def _offered_reader(
 
 
 def model_files(source: Checkpoint, dtype: str | None, *, is_file: bool) -> ModelFiles:
-    """Let a file of a whole model that becomes a folder have the tensors of transformers.
-
-    `dtype` is what weights are decoded to; if none is, they have that of the embedding.
-    CheckpointError if castwise does not know what they are there.
-    """
+    """Let a file of a whole model that becomes a folder have the tensors of transformers."""
+    # `dtype` is what weights are decoded to; if none is, they have that of the embedding.
     reader, model = source.file, model_format(source.suffix)
     if is_file or model is None or not isinstance(reader, WholeModelReader):
         return ModelFiles()
@@ -251,11 +237,9 @@ def new_writer(
     *,
     compressed: bool = False,
 ) -> Writer:
-    """Make the writer into `file` for the container that `path` names; the file begins empty.
-
-    `source` is where tensors that are kept come from. `compressed` matters to `.npz` only, where
-    arrays that come from an `.npz` stay as they were.
-    """
+    """Make the writer into `file` for the container that `path` names; the file begins empty."""
+    # `source` is where tensors that are kept come from. `compressed` matters to `.npz` only, where
+    # arrays that come from an `.npz` stay as they were.
     suffix, container = container_of(path), _container(path)
     if container.writer is None:
         raise CheckpointError(

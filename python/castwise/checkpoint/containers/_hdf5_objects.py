@@ -150,13 +150,8 @@ def holds_numbers(item: object) -> bool:
 def walk(
     group: h5py.Group, name: str = "", depth: int = 0, addresses: set[int] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield every group, dataset and type of an HDF5 file by its path, groups before their members.
-
-    `addresses` are those of the groups before.
-
-    CheckpointError: A link leads by name to somewhere else, a group has two paths, or the groups
-    are too deep.
-    """
+    """Yield groups, datasets and types of an HDF5 file by path, groups before their members."""
+    # `addresses` are those of the groups before.
     h5py = h5py_module()
     if depth > _MAX_DEPTH:
         raise damage(f"groups stand more than {_MAX_DEPTH} deep, or inside of themselves")
@@ -233,11 +228,9 @@ def open_hdf5(window: Window) -> h5py.File:
 
 
 def blocks(dataset: h5py.Dataset, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
-    """Read a dataset in C order, about a mebibyte at a time.
-
-    Chunks that HDF5 does not keep until the next block are read with all beside them, or each block
-    would unpack them again.
-    """
+    """Read a dataset in C order, about a mebibyte at a time."""
+    # Chunks that HDF5 does not keep until the next block are read with all beside them, or each
+    # block would unpack them again.
     if not shape:
         yield np.asarray(dataset[()])
         return

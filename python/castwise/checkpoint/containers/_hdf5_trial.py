@@ -28,10 +28,7 @@ _SECONDS_PER_BYTE = 1e-7  # of a disk that reads 10 MB/s
 
 
 def try_reading(path: Path, begin: int, size: int) -> None:
-    """Read the HDF5 file that stands at `begin` in another, in a process of its own.
-
-    CheckpointError: That process crashed, or does not end.
-    """
+    """Read the HDF5 file that stands at `begin` in another, in a process of its own."""
     h5py_module()  # which the other process needs, too: without it no file is damaged
     program = _PROGRAM.format(path=sys.path, file=str(path), begin=begin, size=size)
     try:

@@ -74,10 +74,7 @@ class NpyHeader(NamedTuple):
 def read_npy_header(
     file: IO[bytes], name: str, size: int, assume: str | Mapping[str, str] | None
 ) -> NpyHeader:
-    """Read the header at the position of `file`, of which `size` bytes of array remain.
-
-    CheckpointError: It is not a header of numpy's, or promises another size than there is.
-    """
+    """Read the header at the position of `file`, of which `size` bytes of array remain."""
     fields, length = _read_fields(file, name)
     shape = check_shape(name, fields["shape"])
     dtype, stored_dtype = _dtype_of(fields["descr"], name)
@@ -100,10 +97,7 @@ def read_npy_header(
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], name: str, *, fortran: bool) -> bytes:
-    """Make the header of an array as numpy would, but with a dtype that can be read back.
-
-    CheckpointError: `read_npy_header` would refuse the header.
-    """
+    """Make the header of an array as numpy would, but with a dtype that can be read back."""
     try:
         descr = npy.dtype_to_descr(storage_dtype(dtype))
     except ValueError as error:
@@ -130,10 +124,8 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], name: str, *, fortr
 
 
 def _write_long_header(file: io.BytesIO, fields: dict[str, Any]) -> None:
-    """Write version 2.0, or 3.0 where a field name needs it; numpy has no public function for it.
-
-    The two differ in their encoding alone.
-    """
+    """Write version 2.0, or 3.0 where a field name needs it; numpy does so nowhere in public."""
+    # The two differ in their encoding alone.
     try:
         npy.write_array_header_2_0(file, fields)
     except UnicodeEncodeError:

@@ -36,11 +36,7 @@ _MAX_NAME = 200  # bytes of a module, a function or the key of a storage
 
 
 class TorchPickle:
-    """Reads one pickle from a file, from its place on, up to its end and not beyond.
-
-    `file`: where the pickle begins.
-    `size`: how many bytes are left in the file.
-    """
+    """Reads one pickle from a file, from its place on, up to its end and not beyond."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -52,10 +48,7 @@ class TorchPickle:
         self.storages: dict[str, TorchStorage] = {}
 
     def value(self) -> object:
-        """Return the value that the pickle describes.
-
-        CheckpointError: It is damaged or too large, or needs what only unpickling could make.
-        """
+        """Return the value that the pickle describes."""
         values, instructions = _VALUES, _INSTRUCTIONS
         try:
             for _ in range(_MAX_INSTRUCTIONS):

@@ -41,12 +41,10 @@ class TorchStorage:
     problem: str | None = None  # why tensors in it cannot be read
 
 
+# `problem` says why it cannot be read, once its name is known.
 @dataclass(frozen=True, slots=True)
 class TorchTensor:
-    """A strided view of a storage; `offset` and `strides` count elements.
-
-    `problem` says why it cannot be read, once its name is known.
-    """
+    """A strided view of a storage; `offset` and `strides` count elements."""
 
     storage: TorchStorage
     dtype: str

@@ -68,10 +68,8 @@ def explain_errors(path: Path) -> Iterator[None]:
 
 
 def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: str) -> None:
-    """Refuse a directory that cannot be true in a file of `size` bytes, or leads out of it.
-
-    `remedy` is for members that are neither stored nor deflated.
-    """
+    """Refuse a directory that cannot be true in a file of `size` bytes, or leads out of it."""
+    # `remedy` is for members that are neither stored nor deflated.
     members = archive.infolist()
     count = _stated_count(file, size)
     if len(members) != count:  # zipfile reads as many as it finds
@@ -133,10 +131,8 @@ def _check_member(member: zipfile.ZipInfo, remedy: str) -> None:
 
 
 def stored_begin(file: BinaryIO, size: int, member: zipfile.ZipInfo, remedy: str) -> int:
-    """Return the offset of a member's bytes, which must stand uncompressed in the file.
-
-    `size` is that of the file; `remedy` is for a compressed member.
-    """
+    """Return the offset of a member's bytes, which must stand uncompressed in the file."""
+    # `size` is that of the file; `remedy` is for a compressed member.
     file.seek(member.header_offset)
     header = file.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size:
@@ -155,13 +151,11 @@ def stored_begin(file: BinaryIO, size: int, member: zipfile.ZipInfo, remedy: str
     return begin
 
 
+# A member with 0 in the place of its checksum has none, as torch writes it under
+# `set_crc32_options(False)`. Numbers are kept in arrays: a file may have a member for each of
+# hundreds of thousands of tensors.
 class Checksums:
-    """The checksums of members whose bytes are read from where they stand, each compared once.
-
-    A member with 0 in the place of its checksum has none, as torch writes it under
-    `set_crc32_options(False)`. Numbers are kept in arrays: a file may have a member for each of
-    hundreds of thousands of tensors.
-    """
+    """The checksums of members whose bytes are read from where they stand, each compared once."""
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read

@@ -17,12 +17,9 @@ NATIVE_ORDER = "<" if sys.byteorder == "little" else ">"
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return `array` in the byte order of this machine; itself if it is, or is of no format.
-
-    numpy's own `astype` misreads the swapped dtypes of ml_dtypes.
-
-    TypeError: A swapped complex32 or bcomplex32: numpy does not say which bytes are exchanged.
-    """
+    """Return `array` in the byte order of this machine; itself if it is, or is of no format."""
+    # numpy's own `astype` misreads the swapped dtypes of ml_dtypes. Of complex32 and bcomplex32 it
+    # does not say which bytes are exchanged.
     if array.dtype.isnative:
         return array
     try:
@@ -72,11 +69,9 @@ def pack_nibbles(array: NDArray[Any]) -> Bytes:
 
 
 def unpack(data: Bytes, bits: int) -> Bytes:
-    """Take codes of `bits` bits apart, one per byte: the first in the lowest bits, without gaps.
-
-    That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
-    `bits` is at most 8, and `data` ends with a code.
-    """
+    """Take codes of `bits` bits apart, one per byte: the first in the lowest bits, without gaps."""
+    # That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
+    # `bits` is at most 8, and `data` ends with a code.
     group = math.lcm(bits, BYTE_BITS)  # the bits after which a code begins at a byte again
     stride = group // BYTE_BITS
     codes = np.empty(data.size * BYTE_BITS // bits, np.uint8)

@@ -61,12 +61,10 @@ class Component:
         return [name for name in tensors if name in index_names or name not in everywhere]
 
 
+# In a `with` block the single file is open. The shards of a folder are not: each is opened in its
+# own block while it is read, as there may be more of them than files can be open.
 class Checkpoint(NamedTuple):
-    """What a path names: a single file, of one component, or a folder, of one or many.
-
-    In a `with` block the single file is open. The shards of a folder are not: each is opened in
-    its own block while it is read, as there may be more of them than files can be open.
-    """
+    """What a path names: a single file, of one component, or a folder, of one or many."""
 
     path: Path  # the file or the folder
     # The single file as the only component; or the folders that hold weights, of the folder and

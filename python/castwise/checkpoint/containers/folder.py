@@ -53,11 +53,9 @@ def entries(folder: Path) -> list[Path]:
 
 
 def walk(root: Path, enters: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """List what is below a folder, by its path there; links to folders are not followed.
-
-    A folder comes before its contents, with a slash at the end of its path; `enters` is asked
-    whether these are listed too.
-    """
+    """List what is below a folder, by its path there; links to folders are not followed."""
+    # A folder comes before its contents, with a slash at the end of its path; `enters` is asked
+    # whether these are listed too.
     folders = [""]
     while folders:
         prefix = folders.pop()
@@ -88,11 +86,9 @@ _SNAPSHOTS = "snapshots"
 
 
 def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -> Checkpoint:
-    """Read the indexes of a folder and those in it, and the headers of all shards.
-
-    `excludes` says of a path whether it is as if it were not there. Neither is what is in hidden
-    folders.
-    """
+    """Read the indexes of a folder and those in it, and the headers of all shards."""
+    # `excludes` says of a path whether it is as if it were not there. Neither is what is in hidden
+    # folders.
     _refuse_cache(path)
     folders = weight_folders(path, excludes)
     if not folders:
@@ -242,10 +238,8 @@ def _check_unlisted(
 def _check_forms(
     folder: Path, variants: Iterable[str], torch_names: Collection[str], shards: Collection[Reader]
 ) -> None:
-    """Refuse what is named as another form of the weights, and has none of the tensors.
-
-    What cannot be read is not one to lose, and Mistral's names of tensors are others.
-    """
+    """Refuse what is named as another form of the weights, and has none of the tensors."""
+    # What cannot be read is not one to lose, and Mistral's names of tensors are others.
     model_names = {tensor for shard in shards for tensor in shard.tensors}
     for name in [*variants, *torch_names]:
         if name.startswith(CONSOLIDATED):

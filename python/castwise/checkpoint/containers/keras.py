@@ -37,11 +37,9 @@ _PIECE_BYTES = 1 << 20
 _MAX_CONFIG_BYTES = 1 << 26
 
 
+# `config_text` is what a copy has in the place of `config.json`; None: it has the same.
 class KerasReader(Hdf5Reader):
-    """A `.keras` file: the tensors are those of its weights.
-
-    `config_text` is what a copy has in the place of `config.json`; None: it has the same.
-    """
+    """A `.keras` file: the tensors are those of its weights."""
 
     config_text: str | None = None
 
@@ -80,10 +78,7 @@ class KerasReader(Hdf5Reader):
         return super().read(name)
 
     def model(self) -> object:
-        """Return the configuration of the model, as parsed; None if there is none.
-
-        CheckpointError: It cannot be read. ValueError, RecursionError: It cannot be parsed.
-        """
+        """Return the configuration of the model, as parsed; None if there is none."""
         member = next((entry for entry in self.members if entry.filename == _CONFIG), None)
         if member is None:
             return None

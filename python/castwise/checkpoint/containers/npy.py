@@ -116,10 +116,7 @@ def npy_pieces(file: IO[bytes], header: NpyHeader, nbytes: int) -> Iterator[byte
 
 
 def npy_array(pieces: Iterator[bytes], header: NpyHeader) -> NDArray[Any]:
-    """Return the data of a header as an array of its format, or as numpy's own dtype.
-
-    CheckpointError: The data is a pickle, or the file ends early.
-    """
+    """Return the data of a header as an array of its format, or as numpy's own dtype."""
     info = header.info
     if header.dtype is None:
         raise CheckpointError(
@@ -139,11 +136,9 @@ def npy_array(pieces: Iterator[bytes], header: NpyHeader) -> NDArray[Any]:
 
 
 def write_npy(file: IO[bytes], array: NDArray[Any], name: str) -> None:
-    """Write header and data.
-
-    Fortran order is kept where the array has it. There are no pickles: an array of objects is a
-    CheckpointError.
-    """
+    """Write header and data."""
+    # Fortran order is kept where the array has it. There are no pickles: an array of objects is a
+    # CheckpointError.
     if array.dtype.hasobject:
         raise CheckpointError(
             f"array {name!r} of Python objects cannot be written; castwise pickles none"

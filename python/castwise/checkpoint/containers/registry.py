@@ -181,14 +181,7 @@ def register(suffix: str, container: Container) -> None:
 
 
 def find(suffix: str) -> Container | None:
-    """Return the container of files whose lower-case suffix this is; None if there is none.
-
-    Raises
-    ------
-    CheckpointError
-        A package offers it and cannot be imported, or offers something else.
-
-    """
+    """Return the container of files whose lower-case suffix this is; None if there is none."""
     if suffix not in _containers and (entry := _offered_for(suffix)) is not None:
         subject = f"the container for {suffix}, {entry.value} of {package_of(entry)},"
         try:
@@ -274,10 +267,8 @@ _ZIPS = (".npz", ".keras")
 
 
 def suffix_of_contents(path: Path, suffix: str) -> str | None:
-    """Return the suffix that files with such first bytes have; None if nothing is known of them.
-
-    `suffix` is that of its name: a zip file may have members that others have as well.
-    """
+    """Return the suffix that files with such first bytes have; None if nothing is known of them."""
+    # `suffix` is that of its name: a zip file may have members that others have as well.
     if is_remote(path):
         source = source_file(path)
         first = source.read(0, min(source.size, _COUNT)) if source.size else b""

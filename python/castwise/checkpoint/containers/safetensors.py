@@ -65,11 +65,9 @@ class StoredLayout(NamedTuple):
         return self.code, self.shape
 
 
+# A reader that is entered again opens its file again, which then must be as it was.
 class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
-    """A safetensors file, or object of a store, whose header was checked on opening.
-
-    Closed and entered again, it opens its file again, which then must be as it was.
-    """
+    """A safetensors file, or object of a store, whose header was checked on opening."""
 
     reopens = True
 
@@ -214,10 +212,8 @@ class SafetensorsWriter(PlacedWriter):
 
 
 def check_codes(plans: Iterable[Planned], *, keeps: bool) -> None:
-    """CheckpointError naming the first tensor that could only be written as bytes.
-
-    `keeps` says that the bytes of tensors that are not cast stay as they are.
-    """
+    """Refuse the first tensor that could only be written as bytes."""
+    # `keeps` says that the bytes of tensors that are not cast stay as they are.
     for plan in plans:
         name = plan.target or (None if keeps else plan.info.format)
         if name is None or _layout_for(name, plan.info.shape).tag is None:
@@ -278,10 +274,7 @@ def _writing(name: str) -> tuple[str | None, int | None, int]:
 def _tag_format(
     name: str, tag: str, shape: tuple[int, ...]
 ) -> tuple[str | None, str, tuple[int, ...]]:
-    """Return format, kind and shape of a tensor of raw bytes that the metadata gives a format.
-
-    CheckpointError: Its shape does not fit the format.
-    """
+    """Return format, kind and shape of a tensor of raw bytes that the metadata gives a format."""
     row = format_named(tag)
     if row is None:
         return None, UNKNOWN, shape

@@ -75,11 +75,9 @@ class _Strided:
     is_fortran: bool
 
 
+# `warns` says whether to warn of tensors beside those of the model.
 class TorchReader(PlacedReader[SourceFile | RemoteSource]):
-    """A file of torch, whose pickle was read and checked on opening.
-
-    `warns` says whether to warn of tensors beside those of the model.
-    """
+    """A file of torch, whose pickle was read and checked on opening."""
 
     reopens = True
 
@@ -391,10 +389,8 @@ class _Contents:
 
 
 def _check_repeats(value: object) -> None:
-    """Refuse values that a few references name millions of times, before they are walked through.
-
-    Each container is looked into once. What stands too deep is left to the walk.
-    """
+    """Refuse values that a few references name millions of times, before walking them."""
+    # Each container is looked into once. What stands too deep is left to the walk.
     counts: dict[int, int] = {}
 
     def count(part: object, depth: int) -> int:

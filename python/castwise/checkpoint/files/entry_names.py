@@ -18,11 +18,7 @@ _PATH = f"{_PART}(?:/{_PART})*/?"
 
 
 def check_name(name: str, where: str, *, is_path: bool = False) -> None:
-    """Refuse a name that, joined to a folder, is not that of an entry in it.
-
-    CheckpointError: It is empty, `.`, `..` or absolute, or has a backslash, NUL, half of a
-    surrogate pair, a drive or, unless `is_path`, a slash.
-    """
+    """Refuse a name that, joined to a folder, is not that of an entry in it."""
     if not re.fullmatch(_PATH if is_path else _PART, name):
         raise CheckpointError(
             f"{where} {name!r}, which is not the name of a file in its folder and could lead out "

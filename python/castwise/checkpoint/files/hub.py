@@ -42,12 +42,8 @@ _ATTRIBUTES = ".gitattributes"
 
 
 def hub_path(path: Path) -> Path | None:
-    """Return the path of the repository of the Hub that a relative path names, or None.
-
-    That is `org/name`, if this machine has neither that nor a folder `org`.
-
-    FileNotFoundError: It could be one, but the packages for the Hub are not installed.
-    """
+    """Return the path of the repository of the Hub that a relative path names, or None."""
+    # That is `org/name`, if this machine has neither that nor a folder `org`.
     name = path.as_posix()
     if re.fullmatch(_NAME, name) is None or os.path.lexists(path) or path.parent.is_dir():
         return None
@@ -58,10 +54,7 @@ def hub_path(path: Path) -> Path | None:
 
 
 def offline_source(path: Path) -> Path:
-    """Return where the Hub's cache has what a path of the Hub names; the path itself if online.
-
-    FileNotFoundError: The library of the Hub is offline, and the cache does not have it.
-    """
+    """Return where the Hub's cache has what a path of the Hub names; the path itself if online."""
     remote: Any = path
     if not is_hub(path) or not _is_offline():
         return path
@@ -135,11 +128,7 @@ def _spelled_url(path: Path) -> str | None:
 
 
 def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return the path of a checkpoint to write, as `checked_path`.
-
-    FileNotFoundError: It may stand for a URL, and there is no such folder on this machine.
-    CheckpointError, TypeError: As for `checked_path`.
-    """
+    """Return the path of a checkpoint to write, as `checked_path`."""
     target = checked_path(path, argument)
     if not is_remote(target) and _spelled_url(target) and not target.parent.is_dir():
         raise absent_file(target)
@@ -147,10 +136,7 @@ def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
 
 class HubRepository:
-    """A repository of models, to which a whole folder is pushed as one commit.
-
-    CheckpointError: the path is not that of a repository of models.
-    """
+    """A repository of models, to which a whole folder is pushed as one commit."""
 
     def __init__(self, path: Path) -> None:
         store: Any = path
@@ -188,11 +174,7 @@ class HubRepository:
         return head
 
     def prepare(self, *, overwrite: bool) -> None:
-        """Refuse before the work what would be refused after it, and note what is there.
-
-        CheckpointError: It has files that may not be replaced, or a branch that is not there is
-        named. OSError: The Hub is out of reach, or nobody is logged in.
-        """
+        """Refuse before the work what would be refused after it, and note what is there."""
         if _is_offline():
             raise OSError(
                 errno.ENETUNREACH,
@@ -218,10 +200,7 @@ class HubRepository:
             )
 
     def validate(self, card: Any, path: Path) -> None:  # noqa: ANN401  (a RepoCard)
-        """Refuse a card, read from `path`, whose metadata the Hub would refuse after the work.
-
-        CheckpointError: The Hub refuses it. OSError: The Hub is out of reach.
-        """
+        """Refuse a card, read from `path`, whose metadata the Hub would refuse after the work."""
         try:
             Store(card, str(self.path)).validate()
         except OSError as error:
@@ -241,11 +220,9 @@ class HubRepository:
         return shlex.join(words)
 
     def push(self, folder: Path, title: str) -> None:
-        """Replace all that the branch holds by the files of a folder, in one commit.
-
-        The repository is made if it is not there. Files that others have changed since `prepare`
-        are not replaced.
-        """
+        """Replace all that the branch holds by the files of a folder, in one commit."""
+        # The repository is made if it is not there. Files that others have changed since `prepare`
+        # are not replaced.
         from huggingface_hub import (  # noqa: PLC0415  (optional)
             CommitOperationAdd,
             CommitOperationDelete,

@@ -14,13 +14,8 @@ from castwise.text import wording
 
 
 def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return `path`, unless it is empty: `Path` would make the current folder of that.
-
-    A URL becomes a path of its store. A TypeError calls it `argument`.
-
-    CheckpointError: It is empty, or the packages for its store are not installed. TypeError: It is
-    not a path.
-    """
+    """Return `path`, unless it is empty: `Path` would make the current folder of that."""
+    # A URL becomes a path of its store. A TypeError calls the path `argument`.
     if (remote := remote_path(path)) is not None:
         return remote
     if not isinstance(path, str | os.PathLike):
@@ -31,12 +26,8 @@ def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
 
 def refuse_url(argument: str, value: object) -> None:
-    """Refuse a URL in an argument that may be the path of a small file.
-
-    Whether such a file was changed between runs, its checksum tells, which remote ones have not.
-
-    CheckpointError: it is one.
-    """
+    """Refuse a URL in an argument that may be the path of a small file."""
+    # Whether such a file was changed between runs, its checksum tells, which remote ones have not.
     if is_url(value):
         raise CheckpointError(
             wording.argument(argument, str(value)) + " is a URL, and castwise reads it from files "
@@ -59,11 +50,9 @@ def is_same(path: Path, other: Path) -> bool:
         return real_path(path) == real_path(other)
 
 
+# `left_out` are the files that are not copied, with their bytes.
 class Room(NamedTuple):
-    """The bytes that a result needs at least and that are free, None if nobody can tell.
-
-    `left_out` are the files that are not copied, with their bytes.
-    """
+    """The bytes that a result needs at least and that are free, None if nobody can tell."""
 
     bytes_needed: int
     free: int | None

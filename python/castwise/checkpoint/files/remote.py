@@ -81,10 +81,7 @@ _PLAIN = frozenset(
 
 
 def remote_path(path: str | os.PathLike[str]) -> Path | None:
-    """Return the path that a URL names, with the methods of a `Path`; None if it is not a URL.
-
-    CheckpointError: The packages for that kind of store are not installed.
-    """
+    """Return the path that a URL names, with the methods of a `Path`; None if it is not a URL."""
     if is_remote(path):
         return cast("Path", path)
     if not isinstance(path, str) or not (match := re.match(_URL, path)):
@@ -136,11 +133,9 @@ def is_hub(path: object) -> bool:
     return is_remote(path) and getattr(path, "protocol", None) == HUB
 
 
+# The methods of a path call a `Store`, and each store has a library with errors of its own.
 class Store:
-    """The file system of a store, whose errors all are OSErrors that name the path or the store.
-
-    The methods of a path call it, and each store has a library with errors of its own.
-    """
+    """The file system of a store, whose errors all are OSErrors that name the path or the store."""
 
     def __init__(self, store: object, url: str) -> None:
         self._store = store
@@ -191,11 +186,7 @@ def _answer(call: Callable[[], object], url: str) -> object:
 
 
 class RemoteSource(ReadableFile):
-    """An object, to be read; as `SourceFile`.
-
-    CheckpointError: it is a folder, or was changed meanwhile.
-    OSError: there is no such object, or it cannot be read.
-    """
+    """An object, to be read; as `SourceFile`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -366,10 +357,7 @@ def _span_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def list_store(folder: Path) -> list[Path]:
-    """List what is in a folder of a store; its names are checked as the store gives them.
-
-    CheckpointError: A name could lead out of the folder. OSError: The folder cannot be listed.
-    """
+    """List what is in a folder of a store; its names are checked as the store gives them."""
     store, base = _store(folder)
     base, where = base.rstrip("/"), f"{folder} lists"
     paths: list[Path] = []
@@ -395,10 +383,7 @@ def list_store(folder: Path) -> list[Path]:
 
 @contextmanager
 def new_object(path: Path) -> Iterator[BinaryIO]:
-    """Upload a new object, which is visible when the block ends without an error.
-
-    OSError: It cannot be written.
-    """
+    """Upload a new object, which is visible when the block ends without an error."""
     if is_hub(path):
         raise CheckpointError(
             f"{path}: the Hugging Face Hub takes what a conversion writes into a whole repository, "

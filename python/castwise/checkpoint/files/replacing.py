@@ -40,15 +40,10 @@ _RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
 def replacing_file(
     destination: Path, *, is_named: bool = False, may_replace: bool = True
 ) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `destination` when the block ends without an error.
-
-    A link is followed: what it points to is replaced. An old file's permissions are kept. With
-    `is_named` other processes can open it by its name meanwhile. Without `may_replace` a file that
-    appears in the last moment stays.
-
-    CheckpointError: `destination` is there and is not a regular file, or may not be replaced.
-    OSError: The folder is missing or not writable, or the disk is full.
-    """
+    """A new file that takes the place of `destination` when the block ends without an error."""
+    # A link is followed: what it points to is replaced. An old file's permissions are kept. With
+    # `is_named` other processes can open it by its name meanwhile. Without `may_replace` a file
+    # that appears in the last moment stays.
     if is_remote(destination):
         with new_object(destination) as upload:
             yield upload
@@ -81,10 +76,7 @@ def replacing_file(
 
 
 def check_absent(destination: Path) -> None:
-    """Refuse to replace a file that nobody allowed to replace.
-
-    CheckpointError: There is a file of this name.
-    """
+    """Refuse to replace a file that nobody allowed to replace."""
     if destination.is_file():
         raise CheckpointError(
             f"{destination} exists; choose another name, or allow castwise to replace it "
@@ -93,10 +85,7 @@ def check_absent(destination: Path) -> None:
 
 
 def check_own_start(path: Path, start: bytes, noun: str, name: str | None = None) -> None:
-    """Refuse to replace a file with contents that do not begin as castwise begins such files.
-
-    CheckpointError: There is such a file; the message says that it is not `noun`.
-    """
+    """Refuse to replace a file with contents that do not begin as castwise begins such files."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -137,10 +126,8 @@ def replacing_folder(
     resume: bool = False,
     may_replace: bool = True,
 ) -> Iterator[Path]:
-    """Make a new folder that takes the place of `destination` when the block ends without an error.
-
-    The caller decides whether an old folder may be replaced: all that is in it goes.
-    """
+    """Make a new folder that replaces `destination` when the block ends without an error."""
+    # The caller decides whether an old folder may be replaced: all that is in it goes.
     path = Path(os.path.realpath(destination))
     mine: list[os.stat_result] = []  # the folder, once this run has its lock
 
@@ -261,10 +248,7 @@ def put_folder(temporary: Path, destination: Path, *, may_replace: bool) -> None
 
 
 def make_shared_folder(folder: Path, destination: Path, name: str, content: bytes) -> None:
-    """Make a folder with a file, for several runs to write into, unless it is there.
-
-    CheckpointError: What is there is not a folder of this user.
-    """
+    """Make a folder with a file, for several runs to write into, unless it is there."""
     # Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
     # renamed to that of another one with contents. Nobody sees it without the file.
     if not os.path.lexists(folder):
@@ -291,10 +275,7 @@ def _make_with_file(folder: Path, path: Path, name: str, content: bytes) -> None
 
 
 def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:
-    """Rename the folder `temporary` to `path`; what was there then stands under a temporary name.
-
-    OSError if there is a folder with contents that may not be replaced.
-    """
+    """Rename the folder `temporary` to `path`, and what was there to a temporary name."""
     if path.exists():
         shutil.copymode(path, temporary)
     if path.exists() and may_replace:
@@ -350,10 +331,7 @@ def folder_of(file: BinaryIO) -> Path | None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Make a new file and bring it to the disk, or a new object of a store, which may replace one.
-
-    OSError: There is a file of that name, or it cannot be written.
-    """
+    """Make a new file, brought to the disk, or an object of a store, which may replace one."""
     if is_remote(path):
         with new_object(path) as file:
             yield file

@@ -19,14 +19,9 @@ if sys.platform == "win32":
 _MOST_READ = 1 << 30  # bytes of one call: macOS reads no 2 GiB at once
 
 
+# A file can be closed and opened again, and is then known to be the same and unchanged.
 class SourceFile(ReadableFile):
-    """A regular file, open to read; a folder, pipe or device, which could block, is refused.
-
-    It can be closed and opened again, and is then known to be the same and unchanged.
-
-    CheckpointError: it is not a regular file, or was changed meanwhile.
-    OSError: there is no such file, or it may not be read.
-    """
+    """A regular file, open to read; a folder, pipe or device, which could block, is refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,11 +89,9 @@ class SourceFile(ReadableFile):
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
+# The first of the files gives their name.
 class JoinedFiles(ReadableFile):
-    """Files that are read as one, each from where the one before ends; as `SourceFile`.
-
-    It is named by the first of them.
-    """
+    """Files that are read as one, each from where the one before ends; as `SourceFile`."""
 
     def __init__(self, first: SourceFile) -> None:
         self.path = first.path
@@ -148,11 +141,7 @@ class JoinedFiles(ReadableFile):
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file of this machine to read.
-
-    CheckpointError: It is not a regular file. OSError: There is no such file, or it may not be
-    read.
-    """
+    """Open a regular file of this machine to read."""
     try:
         return open_regular(path)
     except NotRegularError as error:
@@ -160,10 +149,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return the bytes of a file or an object of a store, of which there may be at most `most`.
-
-    CheckpointError: It is not a regular file, or has more bytes. OSError: It cannot be read.
-    """
+    """Return the bytes of a file or an object of a store, of which there may be at most `most`."""
     try:
         if not is_remote(path):
             return read_regular(path, most)

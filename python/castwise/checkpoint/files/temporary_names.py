@@ -36,11 +36,9 @@ _SIGNALS = [
 ]
 
 
+# In the main thread signals remove what stands there, too: this object is their handler.
 class TemporaryName:
-    """A new name in the folder of `path`; what stands under it at the end of the block is removed.
-
-    In the main thread signals remove it too, in their handler, which this object is.
-    """
+    """A new name in the folder of `path`; what has it at the end of the block is removed."""
 
     def __init__(self, path: Path, is_kept: Callable[[Path], bool | None] | None = None) -> None:
         self._path = path
@@ -222,12 +220,8 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
 
 @contextmanager
 def hold_lock(path: Path, *, is_shared: bool = False) -> Iterator[int | None]:
-    """Hold the lock of a file or folder, and yield its descriptor; None if there are no locks.
-
-    Others may hold a shared one too, if theirs is shared.
-
-    BlockingIOError: Another run has the lock. OSError: Nothing stands there, or a link.
-    """
+    """Hold the lock of a file or folder, and yield its descriptor; None if there are no locks."""
+    # Others may hold a shared lock too, if theirs is shared.
     if sys.platform == "win32":
         yield None
         return
@@ -244,10 +238,7 @@ def hold_lock(path: Path, *, is_shared: bool = False) -> Iterator[int | None]:
 
 
 def lock(descriptor: int, *, is_shared: bool = False) -> bool:
-    """Lock an open file or folder until it is closed; False if the system has no locks for it.
-
-    BlockingIOError: Another run has the lock.
-    """
+    """Lock an open file or folder until it is closed; False if the system has no locks for it."""
     if sys.platform == "win32":
         return False
     try:

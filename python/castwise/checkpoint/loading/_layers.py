@@ -171,10 +171,8 @@ def _lacking_part(
 
 
 def _lacking_layers(names: Iterable[str], stated_count: int | None) -> Iterator[LoadingProblem]:
-    """Yield the first layer of each list, and the first expert, of which a file has nothing.
-
-    A file may have more layers than the configuration states: those that predict further tokens.
-    """
+    """Yield the first layer of each list, and the first expert, of which a file has nothing."""
+    # A file may have more layers than the configuration states: those that predict further tokens.
     lists: dict[str, set[int]] = {}
     for name in names:
         digits = len(name) - len(name.rstrip("0123456789"))

@@ -136,10 +136,8 @@ def _dense_arguments(groups: Sequence[tuple[list[str], Arguments | None]]) -> Ar
 def _decoding_problems(
     view: View, decoded: Collection[Arguments], dense: Arguments | None
 ) -> Iterator[LoadingProblem]:
-    """Yield why transformers must decode a model when it loads it, and not when it calls it.
-
-    It then decodes what `decoded` describes by `dense` alone.
-    """
+    """Yield why transformers must decode a model when it loads it, and not when it calls it."""
+    # It then decodes what `decoded` describes by `dense` alone.
     architecture = view.architecture
     schemes = {arguments.scheme for arguments in decoded}
     is_packed = any(module.is_quantized and "" not in module.tensors for module in view.modules)
@@ -183,13 +181,12 @@ def _decoding_problems(
 
 
 def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[LoadingProblem]:
-    """Yield the weights that transformers converts while it loads, and not what quantizes them.
-
-    `update_weight_conversions` copies a converter for scales if its first target has some: each
-    tensor of a module then needs the rows of the weight. Else the converter collects them, and what
-    decodes experts runs first; it makes one weight of several, but not several of one. Without
-    `arguments`, of experts, the model has no scales: fp8 is decoded as it is loaded on a CPU.
-    """
+    """Yield the weights that transformers converts while it loads, and not what quantizes them."""
+    # `update_weight_conversions` copies a converter for scales if its first target has some: each
+    # tensor of a module then needs the rows of the weight. Else the converter collects them, and
+    # what decodes experts runs first; it makes one weight of several, but not several of one.
+    # Without `arguments`, of experts, the model has no scales: fp8 is decoded as it is loaded on a
+    # CPU.
     with_scales = {
         _end(name)
         for module in view.modules

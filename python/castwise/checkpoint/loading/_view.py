@@ -109,10 +109,8 @@ class View:
         return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head"]
 
     def tied_layers(self) -> list[list[str]]:
-        """Return the linear layers that share a storage, and that the file leaves out.
-
-        Each with the names that it may have: in a file, and in the model.
-        """
+        """Return the linear layers that share a storage, and that the file leaves out."""
+        # Each with the names that it may have: in a file, and in the model.
         spellings: dict[str, list[str]] = {}
         for row in self.architecture.parameters.values():
             name = row.name.removesuffix(WEIGHT)

@@ -52,10 +52,8 @@ class UnloadableError(CheckpointError):
 
 
 def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
-    """Return False if a consumer loads a scheme only with an option that it has not by default.
-
-    `dtype` is the format of most tensors that are not quantized; None if there are none.
-    """
+    """Return False if a consumer loads a scheme only with an option that it has not by default."""
+    # `dtype` is the format of most tensors that are not quantized; None if there are none.
     is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
     return not (is_narrow and is_decoded_alone(scheme, dtype))
 
@@ -186,10 +184,8 @@ def is_wide(info: TensorInfo) -> bool:
 
 
 def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module], list[str]]:
-    """Return the weights that the table knows, and the names of tensors of which it knows none.
-
-    Weights that may be those of all experts are among both: engines would build them quantized.
-    """
+    """Return the weights that the table knows, and the names of tensors of which it knows none."""
+    # Weights that may be those of all experts are among both: engines would build them quantized.
     modules: dict[str, Module] = {}
     unknown = []
     for info in tensors:

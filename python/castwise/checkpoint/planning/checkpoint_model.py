@@ -26,11 +26,7 @@ Answer = TypeVar("Answer")
 
 
 def checked_architecture(path: PathArgument | None) -> Architecture | None:
-    """Read the architecture of a file that a user names; None if that is None.
-
-    CheckpointError: it holds no architecture, or names a role that there is none of.
-    OSError, TypeError: it cannot be read, or is no path.
-    """
+    """Read the architecture of a file that a user names; None if that is None."""
     if path is None:
         return None
     try:
@@ -45,12 +41,8 @@ def architecture_option(architecture: Architecture | None) -> dict[str, str]:
 
 
 def component_model(component: Component, architecture: Architecture | None = None) -> Model:
-    """Return the model of a component.
-
-    An architecture that a user gives is that of the components with tensors of its names.
-
-    CheckpointError: the table of architectures is damaged.
-    """
+    """Return the model of a component."""
+    # An architecture that a user gives is that of the components with tensors of its names.
     shapes = {info.name: info.shape for info in component.statement.tensors}
     reader = next(iter(component.shards.values()))
     if isinstance(reader, WholeModelReader) and (own := reader.architecture()) is not None:
@@ -68,10 +60,7 @@ def check_shapes(
     names_left: Collection[str],  # the names of those that a user leaves as they are
     architecture: Architecture | None,  # the one that a user gives; None if the table has it
 ) -> None:
-    """Refuse a model with tensors of shapes that their rows of the table do not allow.
-
-    CheckpointError: there is one.
-    """
+    """Refuse a model with tensors of shapes that their rows of the table do not allow."""
     text = next(model.contradictions(names_left), None)
     if text is None:
         return
@@ -85,10 +74,8 @@ def check_shapes(
 
 
 def contradictions_of_config(model: Model) -> list[str]:
-    """Write that a configuration has a type and a class of another; nothing if it has not.
-
-    transformers' Auto classes read the type, and vLLM and SGLang the class.
-    """
+    """Write that a configuration has a type and a class of another; nothing if it has not."""
+    # transformers' Auto classes read the type, and vLLM and SGLang the class.
     if model.architecture is None or not model.type_of_class:
         return []
     return [
@@ -99,10 +86,7 @@ def contradictions_of_config(model: Model) -> list[str]:
 
 
 def check_rows(names: Collection[str], architecture: Architecture | None) -> None:
-    """Refuse a row of a user's architecture that is that of none of these tensors.
-
-    CheckpointError: there is one.
-    """
+    """Refuse a row of a user's architecture that is that of none of these tensors."""
     if architecture is None:
         return
     used = {row.name for name in names if (row := architecture.find(name)) is not None}
@@ -120,10 +104,8 @@ def _ask_model(
     method: Callable[Concatenate[Model, str, Arguments], Answer],
     name_answer: Callable[[str, Answer], Answer] = lambda _, answer: answer,
 ) -> Callable[Concatenate[CheckpointModel, str, Arguments], Answer]:
-    """Return a method that asks the model of the folder that a tensor's name begins with.
-
-    `name_answer` puts the folder before the names of an answer.
-    """
+    """Return a method that asks the model of the folder that a tensor's name begins with."""
+    # `name_answer` puts the folder before the names of an answer.
 
     @wraps(method)
     def ask(

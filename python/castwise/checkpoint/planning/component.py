@@ -96,15 +96,9 @@ class RefusalError(CheckpointError):
         self.reason = reason
 
 
+# `prefix` is the folder of the component in the checkpoint, with a slash at its end.
 class SourceComponent:
-    """One component as it is read: its tensors, what states how they are stored, and its model.
-
-    `prefix`: the folder of the component in the checkpoint, with a slash at its end.
-    `tensors`, `statement`: what it holds, and what states how that is stored.
-
-    CheckpointError: its statements cannot be read, or contradict each other; or the index leaves
-    tensors out.
-    """
+    """One component as it is read: its tensors, what states how they are stored, and its model."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -261,10 +255,8 @@ class Derived(NamedTuple):
         return {**plain, **statements.sections}
 
     def component(self, *, is_file: bool) -> Component:
-        """Return the component with readers that derive its tensors.
-
-        `is_file` says that it becomes one file, which states in its metadata how they are stored.
-        """
+        """Return the component with readers that derive its tensors."""
+        # `is_file` says that it becomes one file, which states in its metadata how they are stored.
         file_metadata = (
             self.statements.metadata if is_file and self.statements is not None else None
         )
@@ -316,10 +308,7 @@ class Derived(NamedTuple):
 
 
 def pattern_of(option: str, text: str) -> PolicyMap:
-    """Compile a regular expression that an option gives.
-
-    ValueError, TypeError: it is not one, or no text.
-    """
+    """Compile a regular expression that an option gives."""
     if not isinstance(text, str):
         raise TypeError(setting(option, text) + " is not a regular expression: it is no text")
     pattern = PolicyMap("fullmatch", "first", linear=True)

@@ -43,12 +43,8 @@ def check_consumers(
     # Who is to load it; None if nobody says it, and it is written if anybody does
     consumer: str | None,
 ) -> None:
-    """Refuse a result that its consumer, or none of those of its recipe, would load.
-
-    Of weights that the model lacks, as its source does, it warns.
-
-    CheckpointError: nobody loads it; the first module is named, with the remedy.
-    """
+    """Refuse a result that its consumer, or none of those of its recipe, would load."""
+    # Of weights that the model lacks, as its source does, it warns.
     names = [consumer] if consumer is not None else _consumers_of(recipe, schemes)
     names = [name for name in names if name in CHECKED and name != LLAMA_CPP]
     if architecture is None:
@@ -83,10 +79,7 @@ def check_consumers(
 def refuse_file(
     path: Path, model: ModelFormat, tensors: Sequence[TensorInfo], metadata: Mapping[str, str]
 ) -> None:
-    """Refuse a file of a whole model that its consumer would not load.
-
-    CheckpointError: the first tensor is named, with the remedy.
-    """
+    """Refuse a file of a whole model that its consumer would not load."""
     if problems := check_file(model, tensors, metadata):
         raise UnloadableError(
             f"{path} would not be loaded as it would be written: {LLAMA_CPP}: " + _text(problems),

@@ -113,10 +113,7 @@ class DerivedCheckpoint:
         return files | self._model.all_files(sections)
 
     def check_loading(self) -> None:
-        """Refuse a folder that its consumer, or nobody, would load.
-
-        CheckpointError: the first module that would not be loaded is named, with the remedy.
-        """
+        """Refuse a folder that its consumer, or nobody, would load."""
         model = model_format(f".{self._target}") if self._is_file else None
         is_same_model = isinstance(self.source.file, WholeModelReader)
         if self._target is None or (self._is_file and (model is None or is_same_model)):

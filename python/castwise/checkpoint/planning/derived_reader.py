@@ -271,10 +271,8 @@ class DerivedReader:
     def write(
         self, places: Iterable[tuple[str, int]], file: BinaryIO, meter: ProgressMeter | None = None
     ) -> dict[str, Report | None]:
-        """Make tensors, each at its place in a file; returns what each lost.
-
-        What is measured is what the payload of a weight lost.
-        """
+        """Make tensors, each at its place in a file; returns what each lost."""
+        # What is measured is what the payload of a weight lost.
         file.flush()  # what stands before
         target = OpenFile(handle(file))
         reports: dict[str, Report | None] = {}
@@ -433,10 +431,7 @@ class RemoteShard(NamedTuple):
 
     @contextmanager
     def beside_others(self) -> Iterator[DerivedReader]:
-        """Open its files for a block of one of several threads.
-
-        CheckpointError: one of them was changed since they were first opened.
-        """
+        """Open its files for a block of one of several threads."""
         run, replan = self.replan
         # A process that is forked meanwhile has another lock.
         with _PLANNING.setdefault(os.getpid(), Lock()):
@@ -461,10 +456,8 @@ _PLANNING: dict[int, Lock] = {}
 def with_tensors(
     component: Component, shards: Mapping[str, Reader], made_of: Mapping[str, Sequence[str]]
 ) -> Component:
-    """Return a component with other shards, whose index follows.
-
-    `made_of` names what tensors become; those that it does not have stay.
-    """
+    """Return a component with other shards, whose index follows."""
+    # `made_of` names what tensors become; those that it does not have stay.
 
     def names(stored_names: Iterable[str]) -> Iterator[tuple[str, str]]:
         return ((name, new_name) for name in stored_names for new_name in made_of.get(name, [name]))

@@ -47,11 +47,9 @@ _UNCOUNTED = "the file counted no inputs of"
 Array = NDArray[Any]
 
 
+# `rows` has the numbers as those of input channels.
 class Importance(Mapping[str, Any]):
-    """The numbers of a file, by the names of weights; those of arrays are read when asked for.
-
-    `rows` has them as numbers of input channels.
-    """
+    """The numbers of a file, by the names of weights; those of arrays are read when asked for."""
 
     def __init__(
         self,
@@ -70,10 +68,7 @@ class Importance(Mapping[str, Any]):
 
     @classmethod
     def open(cls, path: Path) -> Importance:
-        """Open a file: JSON, `.npz`, `.safetensors`, or what llama-imatrix writes.
-
-        CheckpointError: it is none of these, or damaged. OSError: it cannot be read.
-        """
+        """Open a file: JSON, `.npz`, `.safetensors`, or what llama-imatrix writes."""
         suffix = path.suffix.lower()
         if suffix in OLD_SUFFIXES:
             raise CheckpointError(
@@ -107,10 +102,7 @@ class Importance(Mapping[str, Any]):
         return len(self._names)
 
     def _rows(self, name: str) -> NDArray[np.float32]:
-        """Return the numbers of a weight, a row for each expert; NaN where no input was counted.
-
-        CheckpointError: they are no numbers of input channels.
-        """
+        """Return the numbers of a weight, a row for each expert; NaN where no input was counted."""
         subject = f"{self.path}: the importance of {name!r}"
         array = _numbers(subject, self._read(name))
         if array.ndim not in {1, _MATRIX} or not array.size:
@@ -142,10 +134,8 @@ class Importance(Mapping[str, Any]):
 def _means(
     path: Path, tensors: StoredTensors, parts: Mapping[str, tuple[str, str]], name: str
 ) -> NDArray[np.float32]:
-    """Divide sums of squared inputs by their counts, as llama.cpp does; NaN where none is counted.
-
-    `parts` names the tensors of sums and of counts, by the names of weights.
-    """
+    """Divide sums of squared inputs by counts, as llama.cpp does; NaN where there are none."""
+    # `parts` names the tensors of sums and of counts, by the names of weights.
     sums, counts = (tensors.read(part) for part in parts[name])
     subject = f"{path}: the importance of {name!r}"
     experts = len(sums) if sums.ndim == _MATRIX else 1
@@ -233,14 +223,12 @@ class SearchedWeight(NamedTuple):
         return self.prefix + self.info.name
 
 
+# A weight has those of its own name, of its experts' common name, or of the name that a file of the
+# whole model gives it. If there are none, it has those of the weights that are multiplied by the
+# same inputs, if these agree: those that the rules of an engine for the model join with it, but in
+# cross attention. Names alone do not tell it.
 class ImportanceMatch:
-    """Finds the numbers of weights in a file, and takes note of what has none, and of no use.
-
-    A weight has those of its own name, of its experts' common name, or of the name that a file of
-    the whole model gives it. If there are none, it has those of the weights that are multiplied by
-    the same inputs, if these agree: those that the rules of an engine for the model join with it,
-    but in cross attention. Names alone do not tell it.
-    """
+    """Finds the numbers of weights in a file, and takes note of what has none, and of no use."""
 
     def __init__(self, file: Importance) -> None:
         self._file = file
@@ -254,10 +242,7 @@ class ImportanceMatch:
         self._count = 0
 
     def use(self) -> ImportanceUse:
-        """Return what was found, after all weights.
-
-        CheckpointError: nothing was.
-        """
+        """Return what was found, after all weights."""
         unused = [name for name in self._file if name not in self._used]
         if not self._count:
             first = next(iter(self._file), None)
@@ -271,10 +256,7 @@ class ImportanceMatch:
         return ImportanceUse(str(self._file.path), self._count, self._unweighted, unused)
 
     def find(self, weight: SearchedWeight) -> ChannelNumbers | None:
-        """Return the numbers of a weight; None if there are none.
-
-        CheckpointError: they are not those of its channels, or two names have different ones.
-        """
+        """Return the numbers of a weight; None if there are none."""
         numbers = self._choose(weight)
         if numbers is None:
             self._unweighted[weight.name] = _NO_NUMBERS

@@ -34,10 +34,8 @@ def quantization_of(source: Checkpoint) -> Quantization | None:
 
 
 def stale_statement(source: Checkpoint, quantization: Quantization | None) -> str | None:
-    """Name what states a quantization that no tensor has; None if nothing does.
-
-    Of a file that is what its metadata state: what is stated beside it may be of another file.
-    """
+    """Name what states a quantization that no tensor has; None if nothing does."""
+    # Of a file that is what its metadata state: what is stated beside it may be of another file.
     if quantization is None or replace(quantization, stated=(), inputs=None) != Quantization():
         return None
     prefix = "" if source.is_folder else "metadata: "
@@ -47,14 +45,9 @@ def stale_statement(source: Checkpoint, quantization: Quantization | None) -> st
 def refuse_changes(
     source: Checkpoint, plans: Mapping[str, Sequence[Planned]], refusal: Callable[[], str | None]
 ) -> None:
-    """Refuse a plan that casts a part of a quantized weight as if it were an array of numbers.
-
-    `plans` are those of the shards, by path; `refusal` says why the source cannot be decoded.
-    Warn of a statement that no tensor is stored by, as it stays.
-
-    CheckpointError: A payload, a scale or another part is to become another format; or any tensor
-    is, where a configuration states a method that castwise does not know.
-    """
+    """Refuse a plan that casts a part of a quantized weight as if it were an array of numbers."""
+    # `plans` are those of the shards, by path; `refusal` says why the source cannot be decoded.
+    # Warn of a statement that no tensor is stored by, as it stays.
     for component in source.components:
         new_formats = {
             tensor.info.name: tensor.target

@@ -37,10 +37,7 @@ Range = tuple[int, int]
 
 
 class StoredTensors(Mapping[str, TensorInfo]):
-    """The tensors of shards that belong together.
-
-    CheckpointError: two shards have a tensor of the same name.
-    """
+    """The tensors of shards that belong together."""
 
     def __init__(self, shards: Mapping[str, Reader]) -> None:
         self._readers: dict[str, Reader] = {}
@@ -96,10 +93,8 @@ class StoredTensors(Mapping[str, TensorInfo]):
                         self._recent = _Recent()
 
     def read(self, name: str, ranges: Sequence[Range] | None = None) -> NDArray[Any]:
-        """Read a tensor as an array of its format, or what is within ranges.
-
-        Its shard is opened for that if no block keeps it open.
-        """
+        """Read a tensor as an array of its format, or what is within ranges."""
+        # Its shard is opened for that if no block keeps it open.
         reader = self._readers[name]
         ranges = ranges or [(0, count) for count in reader.tensors[name].shape]
         if self._users.get(reader):
@@ -108,12 +103,10 @@ class StoredTensors(Mapping[str, TensorInfo]):
             return self.box(name, ranges)
 
     def box(self, name: str, ranges: Sequence[Range]) -> NDArray[Any]:
-        """Read the elements within ranges, one for each axis, as an array of their format.
-
-        Only their bytes are read, if they lie in the file as they are; of a matrix that is cut into
-        short runs all of them, once, or as many neighbors of each as there is room for. Of chunks
-        all that the box meets are read, once.
-        """
+        """Read the elements within ranges, one for each axis, as an array of their format."""
+        # Only their bytes are read, if they lie in the file as they are; of a matrix that is cut
+        # into short runs all of them, once, or as many neighbors of each as there is room for. Of
+        # chunks all that the box meets are read, once.
         reader = self._readers[name]
         info = reader.tensors[name]
         if info.format is None:
@@ -199,11 +192,9 @@ def _matrix(shape: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
 
 
 def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
-    """Return the ranges that are worth reading, and keeping, for a box of many short runs.
-
-    They are those of its matrix, or of a part of that which has room for several such boxes; None
-    if the box is to be read by itself.
-    """
+    """Return the ranges that are worth reading, and keeping, for a box of many short runs."""
+    # They are those of its matrix, or of a part of that which has room for several such boxes; None
+    # if the box is to be read by itself.
     runs = _runs(info.shape, ranges)
     _, count = next(runs)
     itemsize = numpy_dtype(info.format or "").itemsize

@@ -35,11 +35,7 @@ _MULTIPLIED = ("fp8_block", "fp8_channel", "int8_channel")
 
 
 def scheme_named(name: object) -> Scheme:
-    """Return a scheme that is written.
-
-    CheckpointError: there is none of this name, or castwise does not write it; the nearest name, or
-    all, are in the message.
-    """
+    """Return a scheme that is written."""
     rows = {row.scheme: row for row in WRITTEN}
     if isinstance(name, str) and name in rows:
         return scheme_of_files(name)
@@ -82,11 +78,9 @@ def scheme_names() -> tuple[str, ...]:
 
 
 def scheme_beside(name: str) -> str | None:
-    """Return the scheme that is written with codes like those of a format, and scales them.
-
-    It has codes of as many bits, floats or integers as those of the format, and a scale for each
-    row where there is such a scheme; None if the format has more than 8 bits.
-    """
+    """Return the scheme that is written with codes like those of a format, and scales them."""
+    # It has codes of as many bits, floats or integers as those of the format, and a scale for each
+    # row where there is such a scheme; None if the format has more than 8 bits.
     format_info = finfo(name)
     kind = format_info.kind
     candidates = [row.row for row in WRITTEN if row.row.bits == format_info.bits]
@@ -100,10 +94,7 @@ def recipes() -> tuple[str, ...]:
 
 
 def written_schemes(recipe: object) -> tuple[str, ...]:
-    """Return the schemes that a producer's checkpoints hold, without biases of groups.
-
-    CheckpointError: castwise writes none of its checkpoints, or only with biases.
-    """
+    """Return the schemes that a producer's checkpoints hold, without biases of groups."""
     written = [row for row in WRITTEN if row.symmetric]
     rows = [row.scheme for row in written if row.recipe == recipe]
     if not rows:
@@ -141,10 +132,7 @@ def changed_schemes() -> tuple[str, ...]:
 
 
 def consumer_named(name: object) -> Consumer:
-    """Return the consumer of a name.
-
-    CheckpointError: there is none; all are in the message.
-    """
+    """Return the consumer of a name."""
     try:
         return find_consumer(name)
     except ValueError as error:
@@ -154,13 +142,8 @@ def consumer_named(name: object) -> Consumer:
 def recipe_for(
     consumer: Consumer, names: Sequence[str], recipe: str | None, inputs: str | float | None = None
 ) -> str:
-    """Return the producer whose checkpoints of some schemes a consumer loads.
-
-    `inputs` is what these state of inputs; None for any.
-
-    CheckpointError: it loads none as that producer, or any, stores them; the message has those that
-    it loads.
-    """
+    """Return the producer whose checkpoints of some schemes a consumer loads."""
+    # `inputs` is what these state of inputs; None for any.
     producer = known_recipe(recipe)
     recipe_name = recipe if producer is None else producer.name
     for loading in consumer.loads:
@@ -212,11 +195,9 @@ def _rows_with_inputs(inputs: str | float) -> list[Written]:
 
 
 def are_inputs_plain(schemes: Collection[str], recipe: str) -> bool:
-    """Return True for codes that engines multiply only if inputs are stated to be quantized, too.
-
-    Few engines multiply codes of 4 bits; and those of MX in any case. False where another scheme
-    of the same checkpoint cannot state it.
-    """
+    """Return True for codes that engines multiply only if inputs are stated as quantized, too."""
+    # Few engines multiply codes of 4 bits; and those of MX in any case. False where another scheme
+    # of the same checkpoint cannot state it.
     if not all(_states(scheme, recipe, "dynamic") for scheme in schemes):
         return False
     rows = [written_row(scheme, recipe) for scheme in schemes if scheme in _MULTIPLIED]
@@ -291,12 +272,8 @@ def is_scheme_or_mix(name: object) -> bool:
 
 
 def written_row(scheme: object, recipe: str | None, inputs: str | float | None = None) -> Written:
-    """Return the row of a scheme and a producer, by default the first of the scheme.
-
-    `inputs` is what it states of inputs; None for what its producer states by default.
-
-    CheckpointError: they do not go together; those that do are in the message.
-    """
+    """Return the row of a scheme and a producer, by default the first of the scheme."""
+    # `inputs` is what it states of inputs; None for what its producer states by default.
     scheme_name = scheme_named(scheme).name
     rows = {row.recipe: row for row in WRITTEN if row.scheme == scheme_name}
     if recipe is None or recipe in rows:
@@ -324,10 +301,7 @@ def row_with_zeros(scheme: str, recipe: str, inputs: str | float | None) -> Writ
 
 
 def check_zeros(names: Sequence[str], recipe: str, inputs: str | float | None) -> None:
-    """Refuse zero points that none of some schemes has.
-
-    CheckpointError: those that have them are in the message.
-    """
+    """Refuse zero points that none of some schemes has."""
     if any(row_with_zeros(name, recipe, inputs) for name in names):
         return
     problem = (
@@ -373,10 +347,7 @@ def checked_inputs_or_scale(value: object) -> str | float | None:
 
 
 def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Written:
-    """Return the row of a scheme, by default the first, that states inputs so.
-
-    CheckpointError: there is none.
-    """
+    """Return the row of a scheme, by default the first, that states inputs so."""
     rows = _rows_with_inputs(inputs)
     fitting = [row for row in rows if row.scheme == scheme]
     fitting.sort(key=lambda row: recipes().index(row.recipe))
@@ -402,10 +373,7 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
 
 
 def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
-    """Return a row with its block.
-
-    CheckpointError: the scheme has another block.
-    """
+    """Return a row with its block."""
     default = row.block or row.row.block
     if block is None or block == default:
         return Encoding(row, default)
@@ -430,13 +398,9 @@ def statements(
     inputs: bool = False,
     embeddings: frozenset[str] = frozenset(),
 ) -> Statements:
-    """Return what states how modules are stored, given those that are kept.
-
-    `inputs` says that there are scales of their inputs, too; `embeddings` are those of the modules
-    that are no linear layers.
-
-    CheckpointError: the producer cannot state several schemes in one checkpoint.
-    """
+    """Return what states how modules are stored, given those that are kept."""
+    # `inputs` says that there are scales of their inputs, too; `embeddings` are those of the
+    # modules that are no linear layers.
     recipe = next(iter(encodings.values())).written.recipe
     distinct = list(dict.fromkeys(encodings.values()))
     if len(distinct) > 1 and recipe not in SEVERAL:

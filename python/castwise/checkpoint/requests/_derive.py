@@ -44,12 +44,10 @@ from castwise.text.wording import setting
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
 
 
+# `report` has what decides the result.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedOptions(CastOptions):
-    """The options of a run that decodes, quantizes or transcodes; what it casts, it casts plainly.
-
-    `report` has what decides the result.
-    """
+    """The options of a run that decodes, quantizes or transcodes, and casts the rest plainly."""
 
     report: Mapping[str, Any]
 
@@ -69,10 +67,7 @@ class DerivedOptions(CastOptions):
 
 
 def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, Derive]:
-    """Check what is to be derived, and how; returns the options of the run, and what derives.
-
-    ValueError, TypeError: an option is wrong.
-    """
+    """Check what is to be derived, and how; returns the options of the run, and what derives."""
     # Each command imports its own alone.
     match request:
         case Quantize():

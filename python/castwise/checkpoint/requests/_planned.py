@@ -85,11 +85,8 @@ class PlannedConversion(NamedTuple):
 def becomes_file(
     source: Checkpoint, destination: Path, limit: int | None, suffix: str = SAFETENSORS
 ) -> bool:
-    """Return True if a source becomes one file, as the destination names one.
-
-    `suffix` is that of a file that the result can be, unless there is a limit of its size.
-    CheckpointError: the source becomes a folder, and the name is that of a file.
-    """
+    """Return True if a source becomes one file, as the destination names one."""
+    # `suffix` is that of a file that the result can be, unless there is a limit of its size.
     is_file = is_container(destination) and not destination.is_dir()
     if is_file or (limit is None and not source.is_folder):
         return True

@@ -38,13 +38,7 @@ class Target:
 
 @contextmanager
 def _push_after(request: Request, run: Run, source: Path, destination: Path) -> Iterator[Target]:
-    """Let a block write into a temporary folder; give it a model card, and push it at the end.
-
-    CheckpointError: `destination` is the source, or has files that may not be replaced; the model
-    card of the source cannot become that of the result; or the result, which then stays on this
-    machine, could not be pushed.
-    OSError: the Hub is out of reach, or nobody is logged in.
-    """
+    """Let a block write into a temporary folder; give it a model card, and push it at the end."""
     if run.keeps_shards:
         raise CheckpointError(ONLY_FOLDERS + f"this machine, and {destination} is not one")
     is_folder = request.max_shard_size is not None
@@ -98,10 +92,7 @@ def _push_after(request: Request, run: Run, source: Path, destination: Path) -> 
 
 
 def _file_suffix(request: Request, run: Run, source: Path) -> str | None:
-    """Return the suffix of the file that a source becomes in a repository; None for a folder.
-
-    Refuses options that are wrong.
-    """
+    """Return the suffix of the file that a source becomes in a repository; None for a folder."""
     suffix = SAFETENSORS
     if not isinstance(request, Cast):
         from castwise.checkpoint.requests._derive import derivation  # noqa: PLC0415  (not of casts)
@@ -175,10 +166,7 @@ def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
 
 
 def _check_part(request: Request, run: Run) -> None:
-    """Refuse what does not go together with `part`, also that parts draw different seeds.
-
-    TypeError: a dtype, map or policy is an object that JSON cannot hold.
-    """
+    """Refuse what does not go together with `part`, also that parts draw different seeds."""
     other_options = {
         "executor": run.executor,
         "dry_run": run.dry_run,

@@ -35,13 +35,8 @@ class Base(NamedTuple):
 
 
 def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an optional package)
-    """Read the card of the source, of which that of the result keeps text and metadata.
-
-    Metadata that are not YAML are left out, which a warning says.
-
-    CheckpointError: It is a folder, not UTF-8 or too long, or its tags are neither text nor a list
-    of texts. OSError: It cannot be read.
-    """
+    """Read the card of the source, of which that of the result keeps text and metadata."""
+    # Metadata that are not YAML are left out, which a warning says.
     from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
 
     name = f"{path}, which becomes the model card,"

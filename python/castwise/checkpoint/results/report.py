@@ -221,13 +221,11 @@ class DecodeReport:
 RowReport = CastReport | DecodeReport
 
 
+# Values are multiplied by the roots of the numbers of their input channels, so that squared errors
+# are by the numbers. Experts without numbers are not in it.
 @dataclass(frozen=True, slots=True)
 class WeightedReport:
-    """What became of a weight's values, and the same of these times what their channels count.
-
-    Values are multiplied by the roots of the numbers of their input channels, so that squared
-    errors are by the numbers. Experts without numbers are not in it.
-    """
+    """What became of a weight's values, and the same of these times what their channels count."""
 
     values: CastReport
     weighted: CastReport
@@ -422,11 +420,9 @@ def judge_nothing(rows: Sequence[CastRow]) -> None:
 
 
 def report_dict(report: RowReport | None) -> dict[str, Any] | None:
-    """Return a report as plain values that JSON can say.
-
-    What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their
-    sign, 1 or -1.
-    """
+    """Return a report as plain values that JSON can say."""
+    # What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their
+    # sign, 1 or -1.
     if report is None or isinstance(report, DecodeReport):
         return None if report is None else report.to_dict()
     values = report.to_dict()

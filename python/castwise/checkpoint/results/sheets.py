@@ -73,10 +73,8 @@ def converted_rows(rows: Sequence[CastRow]) -> list[CastRow]:
 
 
 def counts_text(rows: Sequence[CastRow], action: str, verb: str = "") -> str:
-    """Write how many tensors were converted, how many were cast beside those, and how many stay.
-
-    `verb` stands before what was done to them.
-    """
+    """Write how many tensors were converted, how many were cast beside those, and how many stay."""
+    # `verb` stands before what was done to them.
     new_rows = converted_rows(rows)
     casts = sum(not row.has_scheme for row in new_rows) if action in _OF_WEIGHTS else 0
     old_count = sum(row.target is None for row in rows)

@@ -24,12 +24,10 @@ from castwise.checkpoint.results.report import Report
 TILE = 1024
 
 
+# `options` are those of `castwise.cast`, by name; None if only their order or packing changes,
+# which has no report.
 class Casting(NamedTuple):
-    """How the elements of a tensor are cast.
-
-    `options` are those of `castwise.cast`, by name; None if only their order or packing changes,
-    which has no report.
-    """
+    """How the elements of a tensor are cast."""
 
     source: Elements
     target: Elements
@@ -109,10 +107,8 @@ class TensorRange(NamedTuple):
 
 
 def cut_ranges(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
-    """Cut ranges, one after the other, where so many bytes are read and written.
-
-    Every end has its list, which may be empty; what is left then is in another one.
-    """
+    """Cut ranges, one after the other, where so many bytes are read and written."""
+    # Every end has its list, which may be empty; what is left then is in another one.
     rest_of_ranges = iter(ranges)
     rest = next(rest_of_ranges, None)
     nbytes = 0
@@ -201,10 +197,8 @@ def convert_ranges(
     *,
     poll: Callable[[int], object] | None = None,
 ) -> Outcome:
-    """Let the engine convert ranges of the file at `path`, open as `source`.
-
-    They are taken as the engine needs them. `poll` is told now and then the bytes taken so far.
-    """
+    """Let the engine convert ranges of the file at `path`, open as `source`."""
+    # They are taken as the engine needs them. `poll` is told now and then the bytes taken so far.
     target.flush()  # the header
     names: list[str] = []
     reports, failure = convert_tensors(

@@ -88,10 +88,8 @@ class Conversion:
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
-        """Return the tensors with places, which the engine converts or a `batch` makes.
-
-        They are in the writer's order, but for those that one job makes: these are side by side.
-        """
+        """Return the tensors with places, which the engine converts or a `batch` makes."""
+        # They are in the writer's order, but for those that one job makes: these are side by side.
         ranges: dict[str, list[TensorRange]] = {}
         for name in self._order:
             if (span := self._range(name)) is not None:
@@ -117,13 +115,9 @@ class Conversion:
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
     def run(self, meter: ProgressMeter, folder: Path | None = None) -> dict[str, Report | None]:
-        """Let the engine convert tensors with places in this process, then convert the others.
-
-        Returns the reports, by tensor, for `rows`; what a `batch` would make is of the others.
-        Temporary files are made in `folder`, or where the system has them.
-
-        OverflowError, ValueError, TypeError: as `castwise.cast`, with the tensor's name in front.
-        """
+        """Let the engine convert tensors with places in this process, then convert the others."""
+        # Returns the reports, by tensor, for `rows`; what a `batch` would make is of the others.
+        # Temporary files are made in `folder`, or where the system has them.
         rest: dict[str, TensorRange | None] = {}
         reports: dict[str, Report | None] = {}
         ranges = self._find_placed(rest)
@@ -168,10 +162,8 @@ class Conversion:
         return reports
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return what each tensor takes, in the order of conversion: its bytes, and others.
-
-        The others are those of temporary files, as long as it is converted.
-        """
+        """Return what each tensor takes, in the order of conversion: its bytes, and others."""
+        # The others are those of temporary files, as long as it is converted.
 
         def is_later(name: str) -> bool:
             span = self._range(name)

@@ -51,11 +51,9 @@ class BatchTask:
         return convert_batch(self.batch)
 
     def _result(self, future: Future[Outcome]) -> Outcome:
-        """Wait for a future, as long as its executor accepts work.
-
-        Futures of a scheduler that is lost may never end: dask's client forgets those that are
-        submitted while it closes.
-        """
+        """Wait for a future, as long as its executor accepts work."""
+        # Futures of a scheduler that is lost may never end: dask's client forgets those that are
+        # submitted while it closes.
         while self._executor is not None and isinstance(future, Future):
             try:
                 return future.result(PROBE_SECONDS)
@@ -76,10 +74,7 @@ class BatchTask:
 def convert_batches(
     conversion: Conversion, tasks: Iterable[BatchTask], meter: ProgressMeter
 ) -> dict[str, Report | None]:
-    """Convert batches of a conversion one after the other; returns the reports of its tensors.
-
-    Raises what stopped the first batch that failed.
-    """
+    """Convert batches of a conversion one after the other; returns the reports of its tensors."""
     reports: dict[str, Report | None] = {}
     for task in tasks:
         ranges = task.batch.ranges
@@ -113,10 +108,8 @@ class Executing:
                     task.future.cancel()
 
     def begin(self, target: OutputFile, file: BinaryIO) -> None:
-        """Write the header into a new file that has a name, and let the executor begin with it.
-
-        Nothing is written if there is no executor, or some tensors have no place in the file.
-        """
+        """Write the header into a new file that has a name, and let the executor begin with it."""
+        # Nothing is written if there is no executor, or some tensors have no place in the file.
         if self._executor is None:
             return
         conversions = target.conversions()
@@ -134,10 +127,7 @@ class Executing:
     def write(
         self, target: OutputFile, file: BinaryIO, meter: ProgressMeter, shard: str | None
     ) -> list[CastRow]:
-        """Wait for the batches of a file, or write it here if it has none; returns its rows.
-
-        Raises what stopped the first batch that failed.
-        """
+        """Wait for the batches of a file, or write it here if it has none; returns its rows."""
         if target.name not in self._work:
             return target.write(file, meter, shard)
         rows: list[CastRow] = []

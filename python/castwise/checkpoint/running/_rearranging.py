@@ -75,11 +75,7 @@ class InCOrder(PlacedWriter):
 
 @contextmanager
 def in_c_order(reader: Reader, name: str, folder: Path | None) -> Iterator[Rearranged]:
-    """Bring a tensor into C order in a temporary file of that folder, for a block.
-
-    CheckpointError: the file of the reader ends early.
-    OSError: the temporary file cannot be written.
-    """
+    """Bring a tensor into C order in a temporary file of that folder, for a block."""
     arrangement = reader.arrangement(name)
     assert arrangement is not None, "a tensor in C order stays where it is"  # noqa: S101
     with temporary_file(folder) as result, temporary_file(folder) as copy:
@@ -118,14 +114,9 @@ def rearrange(
     source: tuple[BinaryIO, int],
     target: BinaryIO,
 ) -> None:
-    """Copy all items of a tensor from a place in a file to the begin of another one.
-
-    `source_order` and `target_order` have the same shape and size of items; those of the target do
-    not overlap.
-
-    EOFError: the source ends early.
-    OSError: it cannot be read, or the target not be written.
-    """
+    """Copy all items of a tensor from a place in a file to the begin of another one."""
+    # `source_order` and `target_order` have the same shape and size of items; those of the target
+    # do not overlap.
     file, begin = source
     rearrange_items(
         (handle(file), begin, source_order.strides),

@@ -62,10 +62,7 @@ class RunPart(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> RunPart:  # noqa: ANN401  (as it is given)
-        """Read a part: text such as "3/16", or the two numbers.
-
-        ValueError: it is neither, or there is no such part.
-        """
+        """Read a part: text such as "3/16", or the two numbers."""
         try:
             number, count = map(int, value.split("/")) if isinstance(value, str) else value
         except (TypeError, ValueError):
@@ -156,13 +153,11 @@ def refuse_parts(destination: Path) -> None:
         )
 
 
+# It stands beside the folder, and goes when that has become the destination: whatever stops the
+# last step, a run can go on from there, and the destination never has a page in it. The folder then
+# holds nothing but complete shards.
 class ShardLedger:
-    """The ledger of a run into a folder, of which each shard is a part, to resume from.
-
-    It stands beside the folder, and goes when that has become the destination: whatever stops the
-    last step, a run can go on from there, and the destination never has a page in it. The folder
-    then holds nothing but complete shards.
-    """
+    """The ledger of a run into a folder, of which each shard is a part, to resume from."""
 
     def __init__(
         self,
@@ -221,10 +216,7 @@ def resumed_options(folder: Path, options: CastOptions, *, is_drawn: bool) -> Ca
 
 
 def shards_by_size(folder: Path, job: Job, files: Sequence[OutputFile]) -> list[str]:
-    """List the shards that a run can go on with, if they have the bytes that they had.
-
-    CheckpointError: the folder keeps those of another conversion, or a page is damaged.
-    """
+    """List the shards that a run can go on with, if they have the bytes that they had."""
     shards = _read_shards(folder, job, files)
     is_whole = partial(_is_whole, is_summed=False)
     return [name for name, (_, span) in shards.items() if is_whole(folder / name, span)]
@@ -351,10 +343,8 @@ def _unseal_page(path: Path) -> dict[str, Any]:
 
 
 def _state_of(report: Report | None) -> object:
-    """Return a report as plain values that JSON can say, its sums to the last bit.
-
-    A magnitude that is infinite is None.
-    """
+    """Return a report as plain values that JSON can say, its sums to the last bit."""
+    # A magnitude that is infinite is None.
     if report is None or isinstance(report, DecodeReport):
         return None if report is None else report.to_dict()
     if isinstance(report, WeightedReport):

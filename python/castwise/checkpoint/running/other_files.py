@@ -62,15 +62,10 @@ _BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"
 _COPIED = frozenset((_BY_DEFAULT, _INCLUDED))
 
 
+# Globs are compared with the path in the checkpoint, in which `*` matches slashes too, and with the
+# name alone. What matches a folder holds for all in it.
 class Patterns:
-    """Globs of files to copy and to leave out.
-
-    They are compared with the path in the checkpoint, in which `*` matches slashes too, and with
-    the name alone. What matches a folder holds for all in it.
-
-    TypeError: a glob is not a str.
-    CheckpointError: it is empty.
-    """
+    """Globs of files to copy and to leave out."""
 
     def __init__(self, include: object = (), exclude: object = ()) -> None:
         self._include = _globs("include", include)
@@ -108,13 +103,9 @@ class Patterns:
         return False
 
 
+# `keeps_all` is True if nothing is left out, because the folder itself is to be replaced.
 class OtherFiles:
-    """The files of a folder that are not cast.
-
-    `folder`: the checkpoint.
-    `patterns`: what the caller wants to be copied and left out.
-    `keeps_all`: True if nothing is left out, because the folder itself is to be replaced.
-    """
+    """The files of a folder that are not cast."""
 
     def __init__(self, folder: Checkpoint, patterns: Patterns, *, keeps_all: bool) -> None:
         self._folder = folder
@@ -129,11 +120,9 @@ class OtherFiles:
             self._homes.add("")
 
     def size(self, destination: Path) -> tuple[int, list[tuple[str, int]]]:
-        """Return the bytes to be copied, and what is left out with the bytes of each.
-
-        CheckpointError: a name is longer than the destination takes.
-        PermissionError: a file to be copied may not be read. Both would end the run after its work.
-        """
+        """Return the bytes to be copied, and what is left out with the bytes of each."""
+        # A name that the destination cannot take, or a file that may not be read, would end the run
+        # after its work.
         nbytes, left_out = 0, dict[str, int]()
         for path, entry, fate in self._fates():
             if path.endswith("/") or fate == _EXCLUDED:
@@ -149,10 +138,8 @@ class OtherFiles:
         return nbytes, list(left_out.items())
 
     def states(self) -> dict[str, list[Any]]:
-        """Return what tells whether a file to be copied was changed, by its path.
-
-        That is its size, and its checksum, or the time of its last change if it is large.
-        """
+        """Return what tells whether a file to be copied was changed, by its path."""
+        # That is its size, and its checksum, or the time of its last change if it is large.
         return {
             path: _state(entry)
             for path, entry, fate in self._fates()
@@ -160,10 +147,7 @@ class OtherFiles:
         }
 
     def copy(self, destination: Path) -> set[str]:
-        """Copy what is not left out, down to the disk; links to folders stay links.
-
-        Returns the paths of the files.
-        """
+        """Copy what is not left out, down to the disk; links to folders stay links."""
         folders = {}
         links: dict[Path, Path] = {}
         names: set[str] = set()
@@ -214,12 +198,8 @@ class OtherFiles:
             _LOGGER.warning("%s matches nothing in %s", glob, self._folder.path)
 
     def _fates(self) -> Iterator[tuple[str, Path, str]]:
-        """List the files and folders, each with what becomes of it.
-
-        That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
-
-        CheckpointError: a link that is to be copied leads nowhere.
-        """
+        """List the files and folders, each with what becomes of it."""
+        # That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
         fates = {"": _BY_DEFAULT}
 
         def enters(folder: str) -> bool:
@@ -287,10 +267,8 @@ def _holds_tensors(entry: Path) -> bool:
 
 
 def _new_target(entry: Path, link: Path, root: Path) -> str:
-    """Return what the copy of a link to a folder is to hold.
-
-    That stays, unless it is relative and leads out of the checkpoint to another place from there.
-    """
+    """Return what the copy of a link to a folder is to hold."""
+    # That stays, unless it is relative and leads out of the checkpoint to another place from there.
     target, real = os.readlink(entry), os.path.realpath(entry)
     is_inside = Path(real).is_relative_to(os.path.realpath(root))
     same = os.path.realpath(link.parent / target) == real

@@ -136,10 +136,7 @@ class _PartsLedger(Ledger):
         self.files = self.folder / _FILES
 
     def check(self, job: Job, seal: str | None = None) -> str:
-        """Return the seal of its job, which must be this one, with this seal if it is not None.
-
-        CheckpointError: it is gone, or is another one, or is there for another conversion.
-        """
+        """Return the seal of its job, which must be this one, with this seal if it is not None."""
         other_seal, other_job = "", Job()
         with suppress(FileNotFoundError):
             other_seal, other_job = self.checked_job()
@@ -221,12 +218,7 @@ def convert_part(
     *,
     progress: Callable[[Progress], None] | None,
 ) -> list[CastRow]:
-    """Carry out a part of a conversion; the rows tell of the elements in it.
-
-    CheckpointError: some tensors have no place in their file, as those of `.npz`; parts of another
-    conversion are there; the parts are being put together; or, before the first, there is too
-    little room.
-    """
+    """Carry out a part of a conversion; the rows tell of the elements in it."""
     ledger, job, work = _PartsLedger(destination), _job_of(run, part.total), _work_of(run)
     ranges_of_part = _part_of(work, part)
     nbytes = sum(span.source_nbytes for ranges in ranges_of_part for span in ranges)
@@ -293,11 +285,7 @@ def _tasks(
 
 
 class RunParts:
-    """The parts for a destination, all of them complete.
-
-    CheckpointError: there are none, some are missing, or a run before this one made the destination
-    of them.
-    """
+    """The parts for a destination, all of them complete."""
 
     def __init__(self, destination: Path) -> None:
         if is_remote(destination):
@@ -335,11 +323,7 @@ class RunParts:
         self.arguments: dict[str, Any] = self._job[ARGUMENTS]
 
     def assemble(self, run: ToFile | ToFolder) -> list[CastRow]:
-        """Make the destination of them, and remove them.
-
-        CheckpointError: the source was changed since, a part is still being converted, or a file
-        does not hold what the parts wrote.
-        """
+        """Make the destination of them, and remove them."""
         ledger = self._ledger
         # Of the arguments the caller may have changed whether the destination may be replaced.
         job = {**_job_of(run, self._job["parts"]), ARGUMENTS: self.arguments}

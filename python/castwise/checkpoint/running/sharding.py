@@ -31,12 +31,8 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def size_in_bytes(name: str, size: object) -> int:
-    """Return the size that an argument of this name says: an int, or text such as "5GB" or "2GiB".
-
-    Text that is a whole number counts bytes, as an int does.
-
-    ValueError, TypeError: it is not the size of anything.
-    """
+    """Return the size that an argument states: an int, or text such as "5GB" or "2GiB"."""
+    # Text that is a whole number counts bytes, as an int does.
     if isinstance(size, str):
         match = re.fullmatch(_SIZE, size.strip())
         if match is None:
@@ -55,10 +51,7 @@ def size_in_bytes(name: str, size: object) -> int:
 
 
 def shard_bytes(size: object) -> int | None:
-    """Return the size of a shard in bytes; None for shards of any size.
-
-    ValueError, TypeError: as `size_in_bytes`.
-    """
+    """Return the size of a shard in bytes; None for shards of any size."""
     return None if size is None else size_in_bytes("max_shard_size", size)
 
 

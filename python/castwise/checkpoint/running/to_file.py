@@ -30,10 +30,7 @@ _NPY, _NPZ = ".npy", ".npz"
 
 
 class ToFile:
-    """A run that writes one file.
-
-    CheckpointError: the source cannot become this file.
-    """
+    """A run that writes one file."""
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
         self._source = source

@@ -56,10 +56,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ToFolder:
-    """A run that writes a folder.
-
-    CheckpointError: the source cannot become this folder.
-    """
+    """A run that writes a folder."""
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
         self._source = source.path
@@ -139,10 +136,8 @@ class ToFolder:
         return room
 
     def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
-        """Write the folder, which appears, or is replaced, when all of it is there.
-
-        On a store each object appears when it is complete, and the index last.
-        """
+        """Write the folder, which appears, or is replaced, when all of it is there."""
+        # On a store each object appears when it is complete, and the index last.
         if is_remote(self._destination):
             return self._upload(meter)
         resumable = self._output.resumable

@@ -132,11 +132,9 @@ def from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | N
 
 
 def _inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
-    """Make the inner optimizer of a config, which is not changed.
-
-    Keras makes its own and registered ones. Other classes are searched in `custom_objects`, then in
-    their module, if that is already imported; a config imports nothing but Keras.
-    """
+    """Make the inner optimizer of a config, which is not changed."""
+    # Keras makes its own and registered ones. Other classes are searched in `custom_objects`, then
+    # in their module, if that is already imported; a config imports nothing but Keras.
     custom = dict(custom_objects or {})
     name, module = config.get("class_name"), config.get("module") or "__main__"
     registered_name = config.get("registered_name")

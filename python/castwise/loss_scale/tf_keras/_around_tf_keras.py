@@ -63,11 +63,9 @@ class LossScaleOptimizer(ScaledOptimizer):
             self._loss_scale.update = self._update
 
     def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
-        """Apply the gradients, unless one is not finite; then update the scale.
-
-        In eager execution, and while a ``tf.function`` is traced, an exception leaves the scale,
-        the counters and all variables unchanged.
-        """
+        """Apply the gradients, unless one is not finite; then update the scale."""
+        # In eager execution, and while a ``tf.function`` is traced, an exception leaves the scale,
+        # the counters and all variables unchanged.
         original: Any = super()
         pairs = checked_pairs(grads_and_vars)
         if not pairs and not _is_legacy(self.inner_optimizer):  # which takes them
@@ -142,11 +140,9 @@ def _all_finite(grads: list[Any]) -> Any:
 
 @functools.cache
 def _class(base: Any) -> Any:
-    """Derive castwise's class from one of tf_keras' two wrappers.
-
-    It has the name and module of that one, so that a saved model names a class that tf_keras finds
-    also without castwise.
-    """
+    """Derive castwise's class from one of tf_keras' two wrappers."""
+    # It has the name and module of that one, so that a saved model names a class that tf_keras
+    # finds also without castwise.
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     return types.new_class(
         base.__name__,

@@ -30,10 +30,7 @@ def integer(name: str, value: object, low: int, high: int) -> int:
 
 
 def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
-    """Return a block as (rows, columns); one number counts columns. Both are 0 for all of an array.
-
-    ValueError: it is neither an int nor two of them.
-    """
+    """Return a block as (rows, columns), a number as columns; both are 0 for a whole array."""
     if type(block) is tuple and len(block) == _BLOCK_AXES:
         rows, columns = block
         if type(rows) is int and type(columns) is int and rows >= 0 and columns >= 0:
@@ -66,11 +63,7 @@ def check_float(
     name: str = "x",
     shape_error: type[ValueError] = UnfitError,
 ) -> None:
-    """Refuse arrays that are not of a real float dtype, or have no axes.
-
-    TypeError: they have another dtype.
-    `shape_error`: they have no axes, and so no blocks.
-    """
+    """Refuse arrays that are not of a real float dtype, or have no axes."""
     try:
         is_float = finfo(dtype).kind == "float"
     except TypeError:

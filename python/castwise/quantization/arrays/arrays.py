@@ -289,10 +289,8 @@ class QuantizedArray(StoredArray, Rendered):
         arithmetic: Arithmetic = "peer",
         out: Array | None = None,
     ) -> Array:
-        """Decode some rows of a matrix whose axis is the last.
-
-        `start` is a multiple of `_row_step`, and `stop` is one or the end.
-        """
+        """Decode some rows of a matrix whose axis is the last."""
+        # `start` is a multiple of `_row_step`, and `stop` is one or the end.
         return decode_array(rows_of(self, start, stop), dtype, arithmetic=arithmetic, out=out)
 
 

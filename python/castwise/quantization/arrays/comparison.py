@@ -42,10 +42,8 @@ def compare_rows(
     # Whether what is lost is found, too.
     measure: bool = True,
 ) -> RowComparison | None:
-    """Compare a matrix with a quantized one, decoded to its dtype, in one pass of the core.
-
-    Returns None where the core sees the matrix otherwise than in C order, or decodes it in steps.
-    """
+    """Compare a matrix with a quantized one, decoded to its dtype, in one pass of the core."""
+    # Returns None where the core sees the matrix otherwise than in C order, or decodes it in steps.
     if not (_is_in_order(x.shape, q) and is_at_once(q) and x.size):
         return None
     data, scale, decoding = core_decoding(q, views_of(q), x.dtype, arithmetic)
@@ -60,10 +58,8 @@ def compare_rows(
 
 
 def report_rows(x: Array, q: StoredArray, dtype: DTypeLike) -> CastReport | None:
-    """Return what a quantized matrix, decoded to a dtype by its peer's arithmetic, lost of `x`.
-
-    Returns None as `compare_rows`.
-    """
+    """Return what a quantized matrix, decoded to a dtype by its peer's arithmetic, lost of `x`."""
+    # Returns None as `compare_rows`.
     if not (_is_in_order(x.shape, q) and is_at_once(q) and x.size):
         return None
     to = np.dtype(dtype)

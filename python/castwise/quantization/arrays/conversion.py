@@ -158,10 +158,8 @@ _CONVERTERS = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
 
 
 def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:
-    """Return rows of a matrix as blocks of bytes that hold their scales; the last axis has these.
-
-    `target` is the form of those rows alone, which may be in another order.
-    """
+    """Return rows of a matrix as blocks of bytes with their scales, along the last axis."""
+    # `target` is the form of those rows alone, which may be in another order.
     assert target.recipe is not None, "blocks are a producer's"  # noqa: S101
     parts = {
         "data": pack_codes(codes_of(q)[rows], target, q.data.dtype),
@@ -212,12 +210,8 @@ class PowerRange:
 
 
 def common_power(ranges: Mapping[str, PowerRange]) -> int:
-    """Return the exponent of a global scale for weights that share one, by name.
-
-    With it the scale of each block that has values is one of float8_e4m3fn.
-
-    ValueError: there is none; the message names the weight and the block.
-    """
+    """Return the exponent of a global scale for weights that share one, by name."""
+    # With it the scale of each block that has values is one of float8_e4m3fn.
     for name, power_range in ranges.items():
         if power_range.nan is not None:
             raise ValueError(f"tensor {name!r}: the scale of the block at {power_range.nan} is NaN")
@@ -236,10 +230,8 @@ def common_power(ranges: Mapping[str, PowerRange]) -> int:
 
 
 def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
-    """Return scales that are powers of two relative to one of the whole.
-
-    Blocks are cut in parts with the same scale; a block of zeros may get any.
-    """
+    """Return scales that are powers of two relative to one of the whole."""
+    # Blocks are cut in parts with the same scale; a block of zeros may get any.
     exponents = views_of(q).to_core(q.scale).view(np.uint8).astype(np.int16) - _BIAS - power
     scales = np.ldexp(np.float32(1), np.clip(exponents, _LOWEST, _HIGHEST).astype(np.int32))
     core = np.repeat(cast(scales, E4M3), views_of(q).block[1] // target.block[1], axis=-1)
@@ -250,10 +242,7 @@ def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
 
 
 def widen_blocks(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
-    """Return codes of 4 bits in blocks of a row as float8 in blocks of rows, with the same values.
-
-    ValueError: A value is not one of float8 with the scale of its block; the message has the block.
-    """
+    """Return codes of 4 bits in blocks of a row as the same float8 values in blocks of rows."""
     views = views_of(q)
     powers = views.to_core(q.scale).view(np.uint8)
     size, (high, wide) = views.block[1], target.block

@@ -167,11 +167,9 @@ def decoded_codes(q: StoredArray) -> Array:
 
 
 def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, float]:
-    """Bound the magnitudes of products of a code that is not 0 and its scale, as real numbers.
-
-    Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
-    infinite or NaN, which only reading them tells, or other parts change the products.
-    """
+    """Bound the magnitudes of products of a code that is not 0 and its scale, as real numbers."""
+    # Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
+    # infinite or NaN, which only reading them tells, or other parts change the products.
     if not _FURTHER.isdisjoint(q.extras):
         return _UNKNOWN
     views = views_of(q)
@@ -196,10 +194,8 @@ def product_range(q: StoredArray, *, reads_codes: bool = False) -> tuple[float, 
 
 
 def _code_range(options: Mapping[str, Any], codes: Array | None) -> tuple[float, float]:
-    """Bound the magnitudes of codes that are not 0; of integers, those of their differences.
-
-    `codes` are looked through for those that are not finite, unless they are None.
-    """
+    """Bound the magnitudes of codes that are not 0; of integers, those of their differences."""
+    # `codes` are looked through for those that are not finite, unless they are None.
     if options["element"] == "map":
         values = np.abs(options["code_map"]).astype(np.float64)
         return float(values[values > 0].min(initial=np.inf)), float(values.max())
@@ -253,11 +249,7 @@ def _as_float8(values: Array, level: Array) -> Array:
 
 
 def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
-    """Refuse factors and float8 scales by which products cannot be changed.
-
-    ValueError: factors are too wide for exact arithmetic, or a float8 scale leaves no number
-    finite.
-    """
+    """Refuse factors and float8 scales by which products cannot be changed."""
     factor, level = (q.extras.get(name) for name in ("factor", "float8 scale"))
     if level is not None and not np.abs(level) <= np.finfo(np.float32).max / _LARGEST:
         raise ValueError(
@@ -438,10 +430,8 @@ def losses_of(
     arithmetic: Arithmetic,
     certainties: tuple[bool, bool] | None = None,
 ) -> DecodingLosses:
-    """Count what decoding a quantized array into `values` lost.
-
-    Most slabs lose nothing, which the scales tell in little time: `certainties`, if known.
-    """
+    """Count what decoding a quantized array into `values` lost."""
+    # Most slabs lose nothing, which the scales tell in little time: `certainties`, if known.
     if not values.size:
         return NOTHING
     keeps, is_finite = certainties or scales_tell(q, values.dtype)

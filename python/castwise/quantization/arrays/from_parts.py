@@ -304,11 +304,7 @@ def _state(match: Match[_NamedPart]) -> dict[str, Any]:
 def _scheme_of_marker(
     match: Match[_NamedPart], producer: Producer, scheme_name: str | None
 ) -> str | None:
-    """Return the scheme that a marker names; refuse codes that a marker says are changed.
-
-    ValueError: rows are reordered, or codes rotated, or the marker names another scheme than is
-    wanted.
-    """
+    """Return the scheme that a marker names; refuse codes that a marker says are changed."""
     marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
     if marker is None or producer.marker is None:
         return None

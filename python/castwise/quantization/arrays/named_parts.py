@@ -90,10 +90,7 @@ def _is_named(views: Views) -> bool:
 
 
 def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
-    """Return the same bytes as the parts of another producer.
-
-    ValueError: it stores others; the message says of which part.
-    """
+    """Return the same bytes as the parts of another producer."""
     views = views_of(q)
     symmetric = q.zero_point is None and "bias" not in q.extras
     layout = written_layout(recipe.name, views.scheme, symmetric=symmetric)

@@ -241,10 +241,8 @@ def _of_block_type(
     *,
     importance: Array | None,
 ) -> QuantizedArray:
-    """Quantize an array to blocks of a type of llama.cpp, which has few ways to do so.
-
-    `options` have the value that each option was set to, and the only one that it may have.
-    """
+    """Quantize an array to blocks of a type of llama.cpp, which has few ways to do so."""
+    # `options` have the value that each option was set to, and the only one that it may have.
     row = scheme_of_files(name.lower())
     check_float(x.shape, x.dtype)
     axis = integer("axis", axis, -x.ndim, x.ndim - 1)
@@ -317,11 +315,9 @@ def quantize_slab(
     importance: Array | None = None,
     threads: int | None = None,
 ) -> QuantizedArray:
-    """Quantize an array, as `quantize` does, without a warning of its scales.
-
-    `amax` may have a number for each matrix of a stack, each of which then has a global scale.
-    `importance` has float32 numbers, perhaps only zeros, as a matrix of a stack may.
-    """
+    """Quantize an array, as `quantize` does, without a warning of its scales."""
+    # `amax` may have a number for each matrix of a stack, each of which then has a global scale.
+    # `importance` has float32 numbers, perhaps only zeros, as a matrix of a stack may.
     rest = (scale_rule, None, "raise", scales, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size and not isinstance(amax, Sequence):
@@ -332,10 +328,8 @@ def quantize_slab(
 def quantize_each(
     x: Array, scheme: str, *, recipe: str | None, scales: str = "amax", threads: int | None = None
 ) -> QuantizedArray | None:
-    """Quantize each matrix of a stack alone by a scheme with a scale of the whole, in one call.
-
-    Returns None where the core takes one matrix at a time.
-    """
+    """Quantize each matrix of a stack alone by a scheme with a scale of the whole, in one call."""
+    # Returns None where the core takes one matrix at a time.
     rest = (None, None, "raise", scales, 0)
     plan = _known_plan(scheme, recipe, None, -1, x.shape, x.dtype, True, *rest)
     if plan.bias or plan.arithmetic in plan.scheme.single_recipes:
@@ -669,12 +663,10 @@ def core_encoding(
     *,
     keeps_level: bool = False,
 ) -> dict[str, Any] | bool:
-    """Return what the core encodes a matrix by, given options of `quantize_slab`.
-
-    For a small one, whether it has the codes and scales of another array; False if those of the
-    other one lie otherwise, or mean others. With `keeps_level` the global scale is that of the
-    other array, which `has_level_of` compares with the recipe's.
-    """
+    """Return what the core encodes a matrix by, given options of `quantize_slab`."""
+    # For a small one, whether it has the codes and scales of another array; False if those of the
+    # other one lie otherwise, or mean others. With `keeps_level` the global scale is that of the
+    # other array, which `has_level_of` compares with the recipe's.
     block, rule = options["block"], options["scale_rule"]
     rest = (-1, x.shape, x.dtype, True, rule, None, "raise", "amax", 0)
     plan = _known_plan(options["scheme"], options["recipe"], block, *rest)

@@ -48,11 +48,7 @@ def rows_of(
     stop: int,
     place: Sequence[int] = (),  # where the matrix is in its stack
 ) -> Rows:
-    """Return rows of a matrix as a quantized array that shares memory.
-
-    ValueError: the rows are not whole steps, or the array is not a matrix, or stack of them, whose
-    axis is one of its last two.
-    """
+    """Return rows of a matrix as a quantized array that shares memory."""
     views = views_of(q)
     shape = views.shape
     if len(shape) != MATRIX + len(place) or views.axis % len(shape) < len(place):

@@ -36,12 +36,11 @@ _SUPER_BLOCK, _SCALE_CODES, _LEAST_UNITS = 256, 128, 32
 def amax_bounds(
     views: Views, scale_dtype: np.dtype[Any], weight_dtype: np.dtype[Any], *, is_affine: bool
 ) -> tuple[float, float] | None:
-    """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
-
-    None if there are none: powers of two and scales under a global one reach magnitudes of float32
-    from 2^-120 on, and so does float32 where no step has a limit; float64 has others. Scales that
-    are multiplied in the weight's dtype are numbers of that, whatever they are stored in.
-    """
+    """Return the largest magnitudes between which scales lose nothing that the scheme keeps."""
+    # None if there are none: powers of two and scales under a global one reach magnitudes of
+    # float32 from 2^-120 on, and so does float32 where no step has a limit; float64 has others.
+    # Scales that are multiplied in the weight's dtype are numbers of that, whatever they are stored
+    # in.
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)
     is_wide = weight_dtype.itemsize > np.dtype(np.float32).itemsize
@@ -78,10 +77,8 @@ def amax_bounds(
 def lost_to_scales(
     x: Array, q: QuantizedArray, encode: Encode, threads: int | None = None
 ) -> float:
-    """Return how many decibels less a quantized array keeps than that of the same at magnitude 1.
-
-    0 if its largest magnitude is within the bounds, as that of nearly all weights is.
-    """
+    """Return how many decibels less a quantized array keeps than its like at magnitude 1."""
+    # 0 if its largest magnitude is within the bounds, as that of nearly all weights is.
 
     def decibels_near_one(near_one: Array, exponent: int) -> float:
         return _decibels(near_one, encode(near_one, exponent))
@@ -93,10 +90,8 @@ def lost_to_scales(
 def lost_to_block_type(
     x: Array, scheme: str, sqnr_db: float, measure: Callable[[Array], float]
 ) -> float:
-    """Return as `lost_to_scales` what blocks of a type of llama.cpp lose, given their ratio.
-
-    `measure` returns the ratio in decibels of another array.
-    """
+    """Return as `lost_to_scales` what blocks of a type of llama.cpp lose, given their ratio."""
+    # `measure` returns the ratio in decibels of another array.
     bounds = _bounds_of_block_type(scheme)
     return _lost(x, bounds, lambda: sqnr_db, lambda near_one, _: measure(near_one), threads=1)
 
@@ -137,10 +132,8 @@ def _lost(
 
 
 def keep_all(reports: Iterable[CastReport], q: QuantizedArray, dtype: np.dtype[Any]) -> bool:
-    """Return True if scales lose nothing of the weights, all finite, that reports are of.
-
-    `q` is made of all of them, of that dtype.
-    """
+    """Return True if scales lose nothing of the weights, all finite, that reports are of."""
+    # `q` is made of all of them, of that dtype.
     bounds = _bounds_of(q, dtype)
     return all(
         not (report.nan_in or report.inf_in) and (bounds is None or _is_within(bounds, report.amax))
@@ -211,11 +204,9 @@ def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode, threads: int | N
 def keeping_scheme(
     scheme: str, recipe: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, str] | None:
-    """Name the scheme nearest to one whose scales reach all magnitudes, and its recipe.
-
-    It is of the same producer, among schemes of these names if any are given, or else, where all
-    are, of the first that has one.
-    """
+    """Name the scheme nearest to one whose scales reach all magnitudes, and its recipe."""
+    # It is of the same producer, among schemes of these names if any are given, or else, where all
+    # are, of the first that has one.
     bits = {row.name: row.bits for row in schemes()}.get(scheme, 8)
     rows = [row for row in schemes() if among is None or row.name in among]
 

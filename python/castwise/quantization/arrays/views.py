@@ -330,10 +330,8 @@ def geometry(
 
 
 def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[Any]:
-    """Return the dtype in which a producer stores scales.
-
-    `powers` says that the scales of a scheme of float32 scales are powers of two.
-    """
+    """Return the dtype in which a producer stores scales."""
+    # `powers` says that the scales of a scheme of float32 scales are powers of two.
     formats = views.layout.parts[0].formats if views.layout.parts else ()
     name = E8M0 if powers else views.scheme.scale
     if name in (E8M0, E4M3):

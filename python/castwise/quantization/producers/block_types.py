@@ -173,14 +173,9 @@ def encode_type(
     importance: NDArray[np.float32] | None = None,
     scales: str = "amax",
 ) -> NDArray[np.uint8]:
-    """Return the blocks of a matrix (rows, columns).
-
-    `importance` has a number for each column, or a row of them for each of several matrices that
-    are one below the other. `scales` are llama.cpp's, "amax", or those of least error, "best".
-
-    BeyondFloat16Error: no float16 holds the scale of a block.
-    ValueError: rows are no whole blocks.
-    """
+    """Return the blocks of a matrix (rows, columns)."""
+    # `importance` has a number for each column, or a row of them for each of several matrices that
+    # are one below the other. `scales` are llama.cpp's, "amax", or those of least error, "best".
     _, elements, size = BLOCK_TYPES[name]
     rows, columns = array.shape
     values = np.ascontiguousarray(cast(array, np.float32, threads=threads))

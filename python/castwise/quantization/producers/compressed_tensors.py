@@ -291,10 +291,8 @@ def _ignore_list(modules: Iterable[str]) -> list[str]:
 
 
 def _arguments_of_inputs(encoding: Encoding, *, is_scaled: bool) -> dict[str, Any] | None:
-    """Say how inputs are quantized, with or without scales that are stored; None if they are not.
-
-    Where scales are, it is as of weights; of NVFP4 only the scale of the scales is stored.
-    """
+    """Return how inputs are quantized, with or without stored scales; None if they are not."""
+    # Where scales are, it is as of weights; of NVFP4 only the scale of the scales is stored.
     row, arguments = encoding.written, _arguments_of_weights(encoding)
     if is_scaled or row.inputs == "constant":
         return {**arguments, "dynamic": "local" if row.row.global_scale else False}

@@ -63,10 +63,8 @@ def _write(modules: EncodedModules) -> Statements:
 
 
 def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
-    """Yield names, as expressions those that are the end of the name of a quantized module.
-
-    transformers leaves out what ends with such a text, or what it matches as an expression.
-    """
+    """Yield names, as expressions those that are the end of the name of a quantized module."""
+    # transformers leaves out what ends with such a text, or what it matches as an expression.
     ends = [*sorted(name[::-1] for name in modules), ""]
     for name in names:
         is_end = ends[bisect_left(ends, name[::-1], hi=len(ends) - 1)].startswith(name[::-1])

@@ -73,11 +73,9 @@ def with_foreign(
     return result
 
 
+# What a module has is judged once, however many of its parameters are quantized.
 class _Siblings:
-    """The tensors of each module: those with the same name but for the last component.
-
-    What a module has is judged once, however many of its parameters are quantized.
-    """
+    """The tensors of each module: those with the same name but for the last component."""
 
     def __init__(
         self, tensors: Mapping[str, Described], known_names: Collection[str], weights: Iterable[str]

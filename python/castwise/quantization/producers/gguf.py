@@ -57,10 +57,8 @@ GGUF = Producer(
 def block_decoder(
     name: str, arithmetic: Arithmetic
 ) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
-    """Return what decodes rows of blocks of a type; Undecodable without the package gguf it needs.
-
-    The core decodes the types that castwise writes, and the package gguf all others.
-    """
+    """Return what decodes rows of blocks of a type; some types need the package gguf."""
+    # The core decodes the types that castwise writes, and the package gguf all others.
     if arithmetic != "peer":
         raise Undecodable(
             f"it is {name}, which is decoded in float32; "

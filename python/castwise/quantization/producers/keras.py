@@ -40,11 +40,9 @@ Info = TypeVar("Info", bound=Described)
 
 
 def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
-    """Map the names by which the recipes know tensors to them.
-
-    They are their own, but for the variables of Keras layers, which its files number: where one is
-    of bytes, or the last ones are those of float8, the order says which is the scale of what.
-    """
+    """Map the names by which the recipes know tensors to them."""
+    # They are their own, but for the variables of Keras layers, which its files number: where one
+    # is of bytes, or the last ones are those of float8, the order says which is the scale of what.
     infos = list(tensors)
     layers: dict[str, dict[int, Info]] = {}
     for info in infos:
@@ -64,10 +62,8 @@ def numbered_kernel(name: str) -> str | None:
 
 
 def _roles(variables: list[Info]) -> list[tuple[Info, str]]:
-    """Name the variables of one layer: kernel, scale, zero point, indices.
-
-    A bias may stand before the scale, and only the last of two vectors after a kernel is one.
-    """
+    """Name the variables of one layer: kernel, scale, zero point, indices."""
+    # A bias may stand before the scale, and only the last of two vectors after a kernel is one.
     kernels = [info for info in variables if info.format in BYTES and len(info.shape) >= MATRIX]
     if not kernels:
         state = variables[-len(KERAS_FLOAT8) :]

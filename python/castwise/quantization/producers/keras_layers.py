@@ -67,10 +67,7 @@ class KerasLayer(NamedTuple):
 def stated_layers(
     model: object, names: Mapping[str, str], coded_paths: Collection[str] = ()
 ) -> dict[str, list[KerasLayer]]:
-    """Return what is stated of layers, by where their variables are; nothing if none is quantized.
-
-    ValueError: The configuration is nested too deep.
-    """
+    """Return what is stated of quantized layers, by where their variables are."""
     by_name: dict[str, list[KerasLayer]] = {}
     for name, layer in _layers(model, 0):
         by_name.setdefault(name, []).append(layer)
@@ -183,10 +180,7 @@ def _check_depth(depth: int) -> None:
 
 
 def plain_model(model: object, depth: int = 0) -> Any:  # noqa: ANN401  (of JSON)
-    """Return a copy of a configuration whose policies are those of before quantization.
-
-    ValueError for one that is nested too deep.
-    """
+    """Return a copy of a configuration whose policies are those of before quantization."""
     _check_depth(depth)
     if isinstance(model, list):
         return [plain_model(member, depth + 1) for member in model]
@@ -285,11 +279,9 @@ def _with_mode_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
 
 
 def _form_alone(case: StoredWeight, path: str) -> WeightForm:
-    """Describe a kernel of which nothing is stated: only some of dense layers are certain.
-
-    They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or int8
-    of an embedding, may have the very same shapes as the first.
-    """
+    """Describe a kernel of which nothing is stated: only some of dense layers are certain."""
+    # They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or
+    # int8 of an embedding, may have the very same shapes as the first.
     shape, scale = case.shape(case.payload), case.weight.scale
     outputs = () if scale is None else case.shape(scale)
     if re.fullmatch(r"(?:.*/)?dense(?:_[0-9]+)?/vars", path) and len(shape) == MATRIX:
@@ -306,10 +298,8 @@ def _form_alone(case: StoredWeight, path: str) -> WeightForm:
 
 
 def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -> WeightForm:
-    """Describe codes of GPTQ and AWQ, which are (outputs, inputs), beside the group of each input.
-
-    Keras makes an integer of a group by leaving out its fraction.
-    """
+    """Describe codes of GPTQ and AWQ, (outputs, inputs), beside the group of each input."""
+    # Keras makes an integer of a group by leaving out its fraction.
     extras, scale = _indices_of(case), case.scale()
     zero = next((name for name, role in case.weight.parts.items() if role == ZERO), None)
     if zero is None or len(extras) != 1 + (layer.mode == _CALIBRATED[1]):
@@ -351,10 +341,8 @@ def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ..
 
 
 def _check_split(case: StoredWeight, plain: tuple[int, ...], matrix: tuple[int, int]) -> None:
-    """Refuse a kernel whose axes Keras does not join to these rows and columns.
-
-    Of three axes it takes the longest, the first of several, for the inputs or for the outputs.
-    """
+    """Refuse a kernel whose axes Keras does not join to these rows and columns."""
+    # Of three axes it takes the longest, the first of several, for the inputs or for the outputs.
     inputs = plain[: 1 if len(plain) == MATRIX or plain.index(max(plain)) == 0 else MATRIX]
     joined_shape = math.prod(inputs), math.prod(plain[len(inputs) :])
     if len(plain) not in (MATRIX, MATRIX + 1) or matrix != joined_shape:

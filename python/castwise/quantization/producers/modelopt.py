@@ -132,10 +132,8 @@ _EXPERTS = {
 def _experts(
     layout: Layout, orientation: Literal["", "parts"] = "", columns: tuple[int, int] | None = None
 ) -> Layout:
-    """Describe experts that are exported in one tensor, those of Llama 4 and gpt-oss.
-
-    Names of parts follow that of the parameter, which has no "weight" of its own.
-    """
+    """Describe experts that are exported in one tensor, those of Llama 4 and gpt-oss."""
+    # Names of parts follow that of the parameter, which has no "weight" of its own.
     storage = (layout.storage or Storage())._replace(orientation=orientation, read_only=True)
     parts = (
         replace(part, name=_EXPERTS[part.name]) for part in layout.parts if part.name in _EXPERTS

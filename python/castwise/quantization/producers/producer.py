@@ -244,10 +244,8 @@ class Producer:
     marker: Marker | None = None
 
     def axis_of(self, axes: int) -> int:
-        """Return the axis along which codes share a scale in an array of so many axes.
-
-        Those before the last two are a stack.
-        """
+        """Return the axis along which codes share a scale in an array of so many axes."""
+        # Those before the last two are a stack.
         return self.axis if self.axis < 0 else self.axis + max(axes - 2, 0)
 
     @property

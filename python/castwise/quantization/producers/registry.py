@@ -130,10 +130,7 @@ def lasts(names: Iterable[str]) -> set[str]:
 
 
 def find_recipe(name: object) -> Producer:
-    """Return the producer whose layouts are known by a name.
-
-    ValueError: There is none; the nearest name is given.
-    """
+    """Return the producer whose layouts are known by a name."""
     if not isinstance(name, str) or name not in _BY_NAME:
         hint, names = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
         raise ValueError(f"recipe={name!r} is not known: {hint}use {names}.")
@@ -147,11 +144,9 @@ def known_recipe(name: str | None) -> Producer | None:
 
 @cache
 def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> Layout:
-    """Return the layout in which a producer writes a scheme.
-
-    A producer that has none, because it never writes that scheme, gets codes in bytes, low bits
-    first, beside plain scales.
-    """
+    """Return the layout in which a producer writes a scheme."""
+    # A producer that has none, because it never writes that scheme, gets codes in bytes, low bits
+    # first, beside plain scales.
     row = known_recipe(recipe)
     layout = None if row is None else row.written_layout(scheme, symmetric=symmetric)
     return layout or generic_layout(scheme)

@@ -160,10 +160,7 @@ NO_PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_scheme(name: object) -> Scheme:
-    """Return the row of a name.
-
-    ValueError: There is none; the nearest name is given.
-    """
+    """Return the row of a name."""
     rows = _rows()
     if not isinstance(name, str) or name not in rows:
         preset = (PRESETS | NO_PRESETS).get(name.upper()) if isinstance(name, str) else None

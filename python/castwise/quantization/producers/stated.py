@@ -33,13 +33,11 @@ METHOD_KEYS = ("quant_method", "method")
 _MAX_STATE_BYTES = 10_000
 
 
+# `needs` are the roles, or the last part of the names, of tensors that must be beside it; `problem`
+# follows the name of the file and says why it is not decoded; `elsewhere` is the module of another
+# prefix of which something is stated; `details` is what else must be stated alike.
 class Stated(NamedTuple):
-    """What is stated of one weight, None if it is not.
-
-    `needs` are the roles, or the last part of the names, of tensors that must be beside it;
-    `problem` follows the name of the file and says why it is not decoded; `elsewhere` is the module
-    of another prefix of which something is stated; `details` is what else must be stated alike.
-    """
+    """What is stated of one weight, None if it is not."""
 
     scheme: str | None = None
     block: tuple[int, ...] | None = None
@@ -65,10 +63,7 @@ class Stored(Protocol):
 
 
 def json_of(name: str, array: Stored) -> dict[str, Any]:
-    """Parse the bytes of a tensor as JSON of an object.
-
-    ValueError: They are not, or too many.
-    """
+    """Parse the bytes of a tensor as JSON of an object."""
     if array.size > _MAX_STATE_BYTES:
         raise ValueError(f"{name!r} has more than {_MAX_STATE_BYTES:,} bytes.")
     try:

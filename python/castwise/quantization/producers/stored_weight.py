@@ -121,17 +121,14 @@ class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
     """A weight cannot be decoded; the message says why."""
 
 
+# `plain` is its shape in an unquantized model, if that is another one with the same elements;
+# `names` are those of its parts, where the checkpoint has others, and leave out what is not needed.
+# `groups` is the tensor that says which scale and zero point each row has, if not in order;
+# `has_tiles` says that scales are in tiles, and codes are not padded to them; `loose` of how many
+# bits codes are that stand one in a byte, where others are packed; `is_centered` says that zero
+# points are stated to be half of the range.
 class WeightForm(NamedTuple):
-    """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`.
-
-    `plain` is its shape in an unquantized model, if that is another one with the same elements;
-    `names` are those of its parts, where the checkpoint has others, and leave out what is not
-    needed.
-    `groups` is the tensor that says which scale and zero point each row has, if not in order;
-    `has_tiles` says that scales are in tiles, and codes are not padded to them; `loose` of how many
-    bits codes are that stand one in a byte, where others are packed; `is_centered` says that zero
-    points are stated to be half of the range.
-    """
+    """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`."""
 
     scheme: str
     block: tuple[int, int] | None = None

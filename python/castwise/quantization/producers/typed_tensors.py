@@ -19,10 +19,8 @@ class TypedTensor(Described, Protocol):
 
 
 def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantization:
-    """Return what is quantized by the types of tensors, each of which is all of its weight.
-
-    `place` stands before what states it.
-    """
+    """Return what is quantized by the types of tensors, each of which is all of its weight."""
+    # `place` stands before what states it.
     by_name = {info.name: info for info in tensors}
     weights = {
         name: QuantizedWeight(

@@ -217,10 +217,7 @@ class Decodings:
         # Along which blocks are to lie, -1 or -2; None for that of the unquantized model
         axis: int | None = None,
     ) -> Decoding:
-        """Plan how a weight is decoded.
-
-        Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
-        """
+        """Plan how a weight is decoded."""
         payload, tensors = weight.payload, self._tensors
         stem = payload[: len(payload) - len(tail(payload))]
         kind = (
@@ -387,10 +384,8 @@ def _check_groups(index: LazyArray, count: int) -> None:
 
 
 def _check_center(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
-    """Refuse zero points that the other variant of a layout would have in the middle, as stated.
-
-    Single ones may lie elsewhere: GPTQModel rounds layers without data around their means.
-    """
+    """Refuse zero points that the other variant of a layout would have in the middle, as stated."""
+    # Single ones may lie elsewhere: GPTQModel rounds layers without data around their means.
     zeros, views, add = zeros_of(q), views_of(q), added_to_zeros(q)
     middle = 1 << (views.scheme.bits - 1)
     for variant, other in views.storage.zeros_add:
@@ -408,10 +403,8 @@ def _rows(make_whole: Callable[[], QuantizedArray], slab: Slab) -> QuantizedArra
 
 
 def _of_blocks(case: StoredWeight, axis: int | None, arithmetic: Arithmetic) -> Decoding:
-    """Plan how blocks of bytes, each with its scales, are decoded.
-
-    The matrices of experts that are not named as a weight are those of transformers, transposed.
-    """
+    """Plan how blocks of bytes, each with its scales, are decoded."""
+    # The matrices of experts that are not named as a weight are those of transformers, transposed.
     payload = case.lazy(case.payload)
     *leading, blocks, size = payload.shape
     by_package = case.scheme in BLOCK_TYPES

@@ -145,10 +145,8 @@ class _Search:
     def _weights(
         self, recipes: Sequence[Producer], known_payloads: Container[str]
     ) -> dict[str, QuantizedWeight]:
-        """Find the weights stored as one of the recipes says, by the name of the payload.
-
-        Those with `known_payloads` are left out.
-        """
+        """Find the weights stored as one of the recipes says, by the name of the payload."""
+        # Those with `known_payloads` are left out.
         self._producers, self._verdicts = {}, {}
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
@@ -292,10 +290,8 @@ class _Search:
         recipes: Iterable[str],
         possible: set[str],
     ) -> tuple[Stated, str | None]:
-        """Put together what is stated of a weight; what contradicts its layout does not count.
-
-        `possible` are the producers whose names and formats its tensors have.
-        """
+        """Put together what is stated of a weight; what contradicts its layout does not count."""
+        # `possible` are the producers whose names and formats its tensors have.
         module = matches[0].weight.rpartition(".")[0]
         result, problem = Stated(), None
         spoken: list[tuple[str, Stated]] = []
@@ -339,10 +335,8 @@ class _Search:
         return result, problem
 
     def _orphans(self, recipes: Sequence[Producer], used: set[str]) -> list[Orphan]:
-        """List what lacks the rest of a weight.
-
-        Where nothing is quantized otherwise, those that have names of their own: of all recipes.
-        """
+        """List what lacks the rest of a weight."""
+        # Where nothing is quantized otherwise, those that have names of their own: of all recipes.
         is_quantized = bool(recipes)
         layouts = dict.fromkeys(
             layout for recipe in recipes or PRODUCERS for layout in recipe.layouts
@@ -456,10 +450,8 @@ def _block(
     info: Described,
     recipes: Iterable[str],
 ) -> tuple[tuple[int, ...] | None, str | None]:
-    """Return the block that is stated, with what contradicts it; else the scheme's own, if it fits.
-
-    Scales in tiles are not compared: their shape is not that of the blocks.
-    """
+    """Return the block that is stated, with its contradiction; else the scheme's, if it fits."""
+    # Scales in tiles are not compared: their shape is not that of the blocks.
     if scheme is not None and scheme.endswith(("_tensor", "_channel")):
         return None, None
     block = statement.block or match.layout.block
@@ -478,11 +470,9 @@ def _block(
 
 
 def _evident_block(match: Match[Described], info: Described) -> tuple[int, int] | None:
-    """Return the block of float8 beside one scale per tensor, row or square of the matrix.
-
-    None if other blocks have such scales, too: a square is of a power of two that divides both
-    axes, and scales of one axis are those of rows only where the columns are not as many.
-    """
+    """Return the block of float8 beside one scale per tensor, row or square of the matrix."""
+    # None if other blocks have such scales, too: a square is of a power of two that divides both
+    # axes, and scales of one axis are those of rows only where the columns are not as many.
     roles = {part.role for part, _ in match.parts.values() if part.use != "inputs"}
     is_plain = match.layout.scheme == FP8_SCALE.scheme and not roles - {SCALE, ACTIVATION}
     if not is_plain or match.layout.parts[0] != FP8_SCALE.parts[0] or match.scale is None:
@@ -524,10 +514,8 @@ def _codes_in_byte(scheme: str) -> int | None:
 
 
 def _payloads_of(layout: Layout, name: str, info: Described, is_quantized: bool) -> list[str]:
-    """Name the payloads that a scale of this name and format may belong to.
-
-    `is_quantized` says that the model is, so that names that others have too are taken for it.
-    """
+    """Name the payloads that a scale of this name and format may belong to."""
+    # `is_quantized` says that the model is, so that names that others have too are taken for it.
     names = []
     for part in layout.parts:
         weight = owner(part.name, name)

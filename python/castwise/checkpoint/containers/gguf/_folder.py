@@ -43,10 +43,8 @@ _METADATA = {"format": "pt"}
 
 
 def model_files(reader: WholeModelReader, dtype: str | None) -> ModelFiles:
-    """Let a file that becomes a folder have the tensors of transformers.
-
-    `dtype` is what weights are decoded to; if none is, they have that of the embedding.
-    """
+    """Let a file that becomes a folder have the tensors of transformers."""
+    # `dtype` is what weights are decoded to; if none is, they have that of the embedding.
     assert isinstance(reader, GgufReader), "by its format"  # noqa: S101
     try:
         return _model(reader, dtype)

@@ -51,10 +51,8 @@ _HEADS = ("head_dim", "num_key_value_heads")
 
 
 def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[str, Any]]:
-    """Return the row of a model, of which llama.cpp computes what its configuration states.
-
-    The configuration comes with what follows from it.
-    """
+    """Return the row of a model, of which llama.cpp computes what its configuration states."""
+    # The configuration comes with what follows from it.
     kind = config.get("model_type")
     row = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if row is None:
@@ -221,10 +219,7 @@ def _check_value(key: Key, value: Any, says: str) -> Any:  # noqa: ANN401  (of J
 
 
 def configuration(header: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str, Any]]:
-    """Return the row of a file, and what its hyperparameters are in a configuration.
-
-    `header`: its values, by key.
-    """
+    """Return the row of a file, and what its hyperparameters are in a configuration."""
     name = header.get(ARCHITECTURE)
     rows = ((kind, row) for kind, row in ARCHITECTURES.items() if row.name == name)
     kind, row = next(rows, (None, None))

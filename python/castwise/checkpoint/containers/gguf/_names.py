@@ -23,10 +23,7 @@ _JOINT, _HALVES = "gate_up_proj", ("gate_proj", "up_proj")
 
 
 def tensors(row: GgufArchitecture, config: Mapping[str, Any]) -> Iterator[MappedTensor]:
-    """List the tensors of a model, layer by layer; there may be more than any file has.
-
-    CheckpointError if the package is missing, or too old for the architecture.
-    """
+    """List the tensors of a model, layer by layer; there may be more than any file has."""
     patterns = _patterns(row, config)
     yield from (pattern for pattern in patterns if "{layer}" not in pattern.name)
     inner = [pattern for pattern in patterns if "{layer}" in pattern.name]
@@ -67,11 +64,9 @@ def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[MappedTe
 
 
 def name_map(kind: Any) -> Any:  # noqa: ANN401  (without types)
-    """Return the package's names of an architecture, for its first layer.
-
-    The package adds names of few architectures (ARCTIC) to those that all maps share, which other
-    architectures would have from then on. So each map gets names of its own.
-    """
+    """Return the package's names of an architecture, for its first layer."""
+    # The package adds names of few architectures (ARCTIC) to those that all maps share, which other
+    # architectures would have from then on. So each map gets names of its own.
     package = gguf_package()
     shared = package.TensorNameMap
     own = {"block_mappings_cfg": {**shared.block_mappings_cfg}}

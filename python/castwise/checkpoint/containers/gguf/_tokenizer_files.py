@@ -42,10 +42,8 @@ def special_numbers(header: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def generation(header: Mapping[str, Any], size: int) -> dict[str, str]:
-    """Return the file that says where texts end: at the tokens that the header names for that.
-
-    llama.cpp ends at others, too, which it knows by their texts.
-    """
+    """Return the file that says where texts end: at the tokens that the header names for that."""
+    # llama.cpp ends at others, too, which it knows by their texts.
     ends = [_number(header, key, size) for key in _ENDS]
     tokens = [token for token in dict.fromkeys(ends) if token is not None]
     last = {"eos_token_id": tokens if len(tokens) > 1 else tokens[0]} if tokens else {}

@@ -93,11 +93,9 @@ def _special(
     config: Mapping[str, Any],
     size: int,
 ) -> dict[str, str]:
-    """Return the merges and the numbers of special tokens, as the package gguf reads them.
-
-    It gets what was read and checked here, as it reads files of this machine alone. Tokens and
-    their types are not its own: it takes every added token for a control token (`BpeVocab`).
-    """
+    """Return the merges and the numbers of special tokens, as the package gguf reads them."""
+    # It gets what was read and checked here, as it reads files of this machine alone. Tokens and
+    # their types are not its own: it takes every added token for a control token (`BpeVocab`).
     added_texts = {token["content"] for token in added_tokens}
     config_numbers = {
         name: config.get(f"{name}_token_id")

@@ -66,11 +66,9 @@ def _outline(folder: Path, config: Mapping[str, Any]) -> ModelOutline:
 def _problems(
     tensors: Iterable[TensorInfo], metadata: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps llama.cpp from loading a file: module, problem, remedy.
-
-    Its `src/llama-model-loader.cpp` asks for every tensor of every layer; its converter keeps
-    vectors in float32, which its graphs take for granted.
-    """
+    """Yield what keeps llama.cpp from loading a file: module, problem, remedy."""
+    # Its `src/llama-model-loader.cpp` asks for every tensor of every layer; its converter keeps
+    # vectors in float32, which its graphs take for granted.
     infos = {info.name: info for info in tensors}
     if ARCHITECTURE not in metadata:
         yield "", f"the file states no {ARCHITECTURE}", _AGAIN

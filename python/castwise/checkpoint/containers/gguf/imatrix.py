@@ -46,10 +46,7 @@ _REORDERED = (("ssm_out", None), ("attn_output", "plamo"))
 
 
 def mean_squares(reader: Reader) -> dict[str, tuple[str, str]]:
-    """Return the tensors of the sums and of the counts of each weight in a file of these.
-
-    CheckpointError: it is the file of a model, or one of two tensors is missing.
-    """
+    """Return the tensors of the sums and of the counts of each weight in a file of these."""
     kind = reader.metadata.get(_TYPE)
     if kind != _OWN_TYPE:
         raise CheckpointError(
@@ -69,13 +66,9 @@ def mean_squares(reader: Reader) -> dict[str, tuple[str, str]]:
 
 
 def input_names(name: str, model_type: str) -> InputNames:
-    """Return what a file may call a weight of transformers, and what has the same inputs.
-
-    `name` has no number of an expert: all of a layer are in one tensor. Nothing is returned of
-    matrices whose columns may be in another order.
-
-    CheckpointError if the package gguf, whose map this is, is not installed.
-    """
+    """Return what a file may call a weight of transformers, and what has the same inputs."""
+    # `name` has no number of an expert: all of a layer are in one tensor. Nothing is returned of
+    # matrices whose columns may be in another order.
     stem = name.removesuffix(_WEIGHT)
     number = _NUMBER.search(stem)
     if number is not None:
@@ -106,11 +99,9 @@ def is_stored_name(name: str) -> bool:
 
 @cache
 def _stored_names() -> Mapping[str, set[str]]:
-    """Return what the first layer of any architecture calls the matrices of transformers.
-
-    The architecture need not be known: of all names in the map, few have several meanings, and a
-    file has one of these.
-    """
+    """Return what the first layer of any architecture calls the matrices of transformers."""
+    # The architecture need not be known: of all names in the map, few have several meanings, and a
+    # file has one of these.
     package = gguf_package()
     names: dict[str, set[str]] = {}
     for kind in package.MODEL_ARCH_NAMES:

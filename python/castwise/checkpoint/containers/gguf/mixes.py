@@ -98,10 +98,8 @@ def mix_metadata(mix: str) -> dict[str, str]:
 
 
 def mix_types(mix: str, values: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
-    """Return the scheme of each tensor of a file that states `values` that llama.cpp quantizes.
-
-    Layers are counted by these, so that biases and scales beside weights are none.
-    """
+    """Return the scheme of each tensor of a file that states `values` that llama.cpp quantizes."""
+    # Layers are counted by these, so that biases and scales beside weights are none.
     weights = (name for name in names if name.endswith("weight") and "_norm.weight" not in name)
     return dict(_types(mix, values, sorted(weights, key=lambda name: (_layer(name), name))))
 

@@ -82,10 +82,8 @@ class GgufReader(WholeModelReader):
     def _read_header(
         self, file: SourceFile, begin: int
     ) -> tuple[dict[str, str | float], dict[str, int]]:
-        """Take the tensors of a file; returns its values, and where its arrays begin.
-
-        `begin` is added to the places of the tensors.
-        """
+        """Take the tensors of a file; returns its values, and where its arrays begin."""
+        # `begin` is added to the places of the tensors.
         places: list[tuple[TensorInfo, int]] = []
         values, arrays, (begins, end), start, alignment = parse_gguf_header(
             file.read,
@@ -110,11 +108,9 @@ class GgufReader(WholeModelReader):
         return values, arrays
 
     def _read_parts(self, first: SourceFile) -> None:
-        """Take the tensors of the other files that llama.cpp's gguf-split made with this one.
-
-        The first states all that a model states, and names tell the others, as llama.cpp finds
-        them.
-        """
+        """Take the tensors of the other files that llama.cpp's gguf-split made with this one."""
+        # The first states all that a model states, and names tell the others, as llama.cpp finds
+        # them.
         number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
         match = _PART.fullmatch(self.path.name)
         if count in {0, 1}:

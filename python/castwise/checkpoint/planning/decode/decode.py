@@ -76,11 +76,7 @@ _SLAB_ELEMENTS = 1 << 20
 
 
 def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
-    """Return an opened checkpoint as it is without quantization; `is_file` if it becomes one file.
-
-    CheckpointError: nothing in it is quantized; or a weight cannot be decoded for certain: a part
-    is missing or of another shape, nothing says how it is stored, or castwise does not decode it.
-    """
+    """Return an opened checkpoint without quantization; `is_file` if it becomes one file."""
     model = model_files(source, decode.format, is_file=is_file)
     if model.config and decode.only is not None:
         raise CheckpointError(
@@ -105,10 +101,7 @@ def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> D
 
 
 def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> Derived:
-    """Derive a component without quantization.
-
-    CheckpointError: A weight of it cannot be decoded for certain.
-    """
+    """Derive a component without quantization."""
     facts = SourceComponent(
         source, component, "decode", "decoded", "what states how its tensors are stored"
     )

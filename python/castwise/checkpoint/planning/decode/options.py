@@ -34,10 +34,7 @@ def decoding_of(
     *,
     may_be_plain: bool = False,
 ) -> Decode:
-    """Check how weights are to be decoded.
-
-    ValueError, TypeError: one of the arguments is wrong.
-    """
+    """Check how weights are to be decoded."""
     name = finfo(typed_format(dtype, argument("dtype"))).name
     if name not in FORMATS:
         raise ValueError(setting("dtype", dtype) + f": weights are decoded to {', '.join(FORMATS)}")
@@ -51,10 +48,7 @@ def decoding_of(
 
 
 def checked_threads(threads: object) -> int:
-    """Return a number of threads; by default that of castwise.
-
-    ValueError, as of `set_num_threads`: it is not a positive int.
-    """
+    """Return a number of threads; by default that of castwise."""
     if threads is None:
         return get_num_threads()
     if not is_integer(threads) or threads <= 0:

@@ -40,10 +40,8 @@ def encode_rows(
     *,
     is_weighted: bool = False,
 ) -> tuple[NDArray[np.uint8], Report | None]:
-    """Return the blocks of rows of a weight, from row `first` on, and what its values lost.
-
-    Without importance, each channel of a weighted one counts 1, as in llama-quantize.
-    """
+    """Return the blocks of rows of a weight, from row `first` on, and what its values lost."""
+    # Without importance, each channel of a weighted one counts 1, as in llama-quantize.
     check_finite(array, name, threads=1)
     scheme = encoding.written.scheme
     numbers = importance

@@ -120,13 +120,8 @@ class Encode(NamedTuple):
 
 
 def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
-    """Return an opened checkpoint with quantized weights.
-
-    `is_file` says that it becomes one file, which states in its metadata how they are stored.
-
-    CheckpointError: it is quantized already; no weight of it would be; or the recipe cannot hold
-    one.
-    """
+    """Return an opened checkpoint with quantized weights."""
+    # `is_file` says that it becomes one file, which states in its metadata how they are stored.
     _check_files(source, encode.recipe, is_file=is_file)
     choices, unused_patterns, plain_tensors = choices_of(source, encode)
     match = None if encode.importance is None else ImportanceMatch(encode.importance)
@@ -148,10 +143,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
 def choices_of(
     source: Checkpoint, encode: Encode
 ) -> tuple[list[WeightChoice], dict[str, str | None], list[KeptTensors]]:
-    """Choose the weights of all components; return also unused patterns, and what stays.
-
-    CheckpointError: as `encode_checkpoint`.
-    """
+    """Choose the weights of all components; return also unused patterns, and what stays."""
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
     choices = [_choice_of(source, component, encode) for component in source.components]
     unused_patterns = _check_used(source, encode, choices)
@@ -186,12 +178,8 @@ def _check_files(source: Checkpoint, recipe: str, *, is_file: bool) -> None:
 def candidate_parts(
     source: Checkpoint, encodes: Sequence[Encode]
 ) -> Iterator[tuple[list[str], dict[str, Sequence[DerivedTensor]]]]:
-    """Yield the weights of each kind, and what the first of them would become, by scheme.
-
-    Weights of a kind have one shape and format, and names that tell the same.
-
-    CheckpointError: the checkpoint is quantized already, or cannot be.
-    """
+    """Yield the weights of each kind, and what the first of them would become, by scheme."""
+    # Weights of a kind have one shape and format, and names that tell the same.
     for component in source.components if encodes else ():
         facts = facts_of(source, component, encodes[0])
         check_shapes(facts.model, (), encodes[0].architecture)
@@ -236,10 +224,8 @@ def _check_used(
 def statement_sizes(
     source: Checkpoint, encode: Encode, *, is_file: bool
 ) -> Callable[[Mapping[str, str]], int]:
-    """Return a function of the schemes of weights, by name: the bytes of what states these.
-
-    These are beside what is there before. It raises as `encode_checkpoint` does.
-    """
+    """Return a function of the schemes of weights, by name: the bytes of what states these."""
+    # These are beside what is there before. It raises as `encode_checkpoint` does.
     parts = [facts_of(source, component, encode) for component in source.components]
     # Each tensor is named by its whole name.
     keys = [[(info, part.prefix + info.name, False) for info in _infos_of(part)] for part in parts]
@@ -372,12 +358,8 @@ def choose(
     infos: Sequence[TensorInfo] | None = None,
     keys: Sequence[_Key] | None = None,
 ) -> WeightChoice:
-    """Choose which tensors of a component, or some of them, are quantized.
-
-    `keys` are what a request with the same keys and patterns says of them, if that is known.
-
-    CheckpointError: the recipe cannot hold one that a map names.
-    """
+    """Choose which tensors of a component, or some of them, are quantized."""
+    # `keys` are what a request with the same keys and patterns says of them, if that is known.
     used: set[str] = set()
     if keys is None:
         patterns = [(text, pattern_of("ignore", text)) for text in encode.ignore]
@@ -491,10 +473,8 @@ class _Chooser(NamedTuple):
         return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
 
     def _scheme_of_mix(self, info: TensorInfo) -> str | None:
-        """Return the scheme that a mix has for a weight, or for rows that are no whole blocks.
-
-        None: llama.cpp does not quantize a tensor of this name.
-        """
+        """Return the scheme that a mix has for a weight, or for rows that are no whole blocks."""
+        # None: llama.cpp does not quantize a tensor of this name.
         scheme = self.encode.mix_types.get(info.name)
         if scheme is None:
             return None
@@ -632,13 +612,8 @@ def numbers_of(choice: WeightChoice, match: ImportanceMatch) -> dict[str, Channe
 def derive_encoded(
     choice: WeightChoice, numbers: Mapping[str, ChannelNumbers], *, is_file: bool
 ) -> Derived:
-    """Derive a component whose chosen weights are quantized.
-
-    `numbers` are those of input channels, by the names of the weights that have some.
-
-    CheckpointError: weights that share a scale have several formats; two tensors would have the
-    same name; or nothing can state how weights are stored.
-    """
+    """Derive a component whose chosen weights are quantized."""
+    # `numbers` are those of input channels, by the names of the weights that have some.
     facts = choice.facts
     if not choice.encodings:
         return Derived(source=facts, warnings=_warnings(choice))

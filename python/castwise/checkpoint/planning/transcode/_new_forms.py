@@ -69,12 +69,8 @@ def _layouts_of_experts(recipe: str, scheme: str) -> tuple[Layout, ...]:
 
 
 def check_parts(weight_in_form: TranscodedWeight, recipe: str, *, are_experts: bool) -> None:
-    """Refuse a part that the other form has no place for, and shapes that it cannot have.
-
-    `are_experts` says that `form_of_experts` has a layout for it.
-
-    ValueError: there is one.
-    """
+    """Refuse a part that the other form has no place for, and shapes that it cannot have."""
+    # `are_experts` says that `form_of_experts` has a layout for it.
     weight, plan, tensors = (
         weight_in_form.weight,
         weight_in_form.plan,
@@ -155,10 +151,7 @@ def give_form(
     *,
     inputs: str | None,  # what is to be stated of inputs; None for what the producer states
 ) -> None:
-    """Let a weight get the form of its scheme as of a producer.
-
-    ValueError: the producer cannot hold it so.
-    """
+    """Let a weight get the form of its scheme as of a producer."""
     weight, scheme = weight_in_form.weight, weight_in_form.scheme
     shape = weight_in_form.plan.matrix_shape
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]

@@ -93,10 +93,7 @@ def plan_transcoding(  # noqa: PLR0917
     architecture: Architecture | None = None,
     inputs: str | None = None,
 ) -> TranscodingPlan:
-    """Find the forms that the weights of a component get.
-
-    CheckpointError: the other form has no place for something, or nothing of it would change.
-    """
+    """Find the forms that the weights of a component get."""
     purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
     facts = SourceComponent(
         source, component, "transcode", purpose, "what states how it is stored", architecture
@@ -273,11 +270,7 @@ def new_tensors(
 
 
 def derive_transcoded(plan: TranscodingPlan) -> Derived:
-    """Derive a component in the form of another producer.
-
-    CheckpointError: two tensors would have the same name; or the producer states one way for all
-    weights, and these are stored in several.
-    """
+    """Derive a component in the form of another producer."""
     facts = plan.facts
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)

@@ -117,10 +117,7 @@ class TranscodedWeight:
         self._single_slabs: dict[str, SingleSlabs] = {}
 
     def becomes(self, form: Views, stem: str) -> None:
-        """Take note of the form that it gets, and of what its parameter is called there.
-
-        ValueError: its scales would have a format that the form cannot have.
-        """
+        """Take note of the form that it gets, and of what its parameter is called there."""
         self.form, self._stem = form, stem
         formats = form.layout.parts[0].formats if form.layout.parts else ()
         name = self._format(SCALES, self.weight.scale or self.weight.payload)

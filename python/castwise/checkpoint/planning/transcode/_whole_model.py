@@ -55,10 +55,7 @@ class _Source(NamedTuple):
 
 
 class WholeModel:
-    """What a model is in a file of all of it.
-
-    CheckpointError if castwise does not know what it is there, or it is not complete.
-    """
+    """What a model is in a file of all of it."""
 
     def __init__(  # noqa: PLR0917
         self,

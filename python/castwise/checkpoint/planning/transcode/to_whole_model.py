@@ -43,10 +43,7 @@ def check_whole(source: Checkpoint, target: ModelFormat, recipe: str, *, is_file
 
 
 def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
-    """Derive a component that becomes a file of a whole model, in the format `target`.
-
-    CheckpointError: the file has no place for something of it, or it is not complete.
-    """
+    """Derive a component that becomes a file of a whole model, in the format `target`."""
     facts = plan.facts
     if not plan.weights:
         return Derived(source=facts, threads=plan.threads)
@@ -58,10 +55,7 @@ def derive_whole_model(target: ModelFormat, plan: TranscodingPlan) -> Derived:
 
 
 def encode_to_file(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
-    """Return an opened checkpoint as a file of a whole model whose weights are quantized.
-
-    CheckpointError: as `encode_checkpoint` and `transcode_checkpoint`.
-    """
+    """Return an opened checkpoint as a file of a whole model whose weights are quantized."""
     target = model_format(f".{encode.recipe}")
     if target is None or isinstance(source.file, WholeModelReader):
         if encode.mix is not None and target is not None:

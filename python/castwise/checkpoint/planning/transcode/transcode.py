@@ -28,14 +28,9 @@ def transcode_checkpoint(
     inputs: str | None = None,
     is_file: bool,
 ) -> DerivedCheckpoint:
-    """Return an opened checkpoint in the form of another producer, or of another scheme.
-
-    `is_file` says that it becomes one file, which states in its metadata how weights are stored;
-    `inputs` is what is to be stated of inputs, None for what the producer states.
-
-    CheckpointError: it is not quantized, or not in a form that can be transcoded; or it has tensors
-    that the other form has no place for.
-    """
+    """Return an opened checkpoint in the form of another producer, or of another scheme."""
+    # `is_file` says that it becomes one file, which states in its metadata how weights are stored;
+    # `inputs` is what is to be stated of inputs, None for what the producer states.
     target = model_format(f".{recipe}")
     if target is not None:
         from castwise.checkpoint.planning.transcode.to_whole_model import (  # noqa: PLC0415
