@@ -20,11 +20,9 @@ class DaskAdapter(Adapter):
         return isinstance(value, da.Array)
 
     def dtype_of(self, array: Any) -> Any:
-        """Return the numpy dtype."""
         return array.dtype
 
     def to_host(self, array: Any) -> NDArray[Any]:
-        """Compute the elements."""
         return np.asarray(array.compute())
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:

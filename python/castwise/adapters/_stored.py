@@ -34,11 +34,9 @@ class StoredArrayAdapter(Adapter):
         )
 
     def dtype_of(self, array: Any) -> Any:
-        """Return the numpy dtype."""
         return array.dtype
 
     def to_host(self, array: Any) -> NDArray[Any]:
-        """Read the elements."""
         return np.asarray(array[...])
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:

@@ -16,7 +16,6 @@ class TensorFlowAdapter(Adapter):
     """Cast tensors, and the values of variables, on the host; tapes record the cast."""
 
     def is_array(self, value: Any) -> bool:
-        """Tell whether a value is a dense tensor or a variable."""
         return isinstance(value, tf.Tensor | tf.Variable)
 
     def dtype_of(self, array: Any) -> Any:
@@ -24,7 +23,6 @@ class TensorFlowAdapter(Adapter):
         return np.dtype(array.dtype.as_numpy_dtype)
 
     def format_of(self, dtype: object) -> str | None:
-        """Return the format of one of TensorFlow's dtypes."""
         if not isinstance(dtype, tf.DType):
             return None
         try:
@@ -43,7 +41,6 @@ class TensorFlowAdapter(Adapter):
         return np.asarray(tensor.numpy())
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
-        """Return the array as a tensor on the device of `like`."""
         with tf.device(like.device):
             return tf.convert_to_tensor(array)
 

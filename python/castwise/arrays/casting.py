@@ -263,7 +263,6 @@ class Walk:
         return self.casts[place][1]
 
     def cast_below(self, tree: object, path: str) -> object:
-        """Cast a tree below a path."""
         path = path.removeprefix("/")
         needs_paths = self.targets.keys.items() or self.options.get("seed") is not None
         return map_leaves(

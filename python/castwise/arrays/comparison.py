@@ -99,16 +99,13 @@ class Measures:
     def compare_pieces(
         self, source: NDArray[Any], result: NDArray[Any], *, threads: int | None = None
     ) -> CoreComparison:
-        """Compare two pieces, for `add`."""
         is_measured = not self.is_counted
         return compare_arrays(source, result, measure=is_measured, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
-        """Add what the cast lost that makes one of the other."""
         self._report = report if self._report is None else self._report + report
 
     def add_equal(self, count: int) -> None:
-        """Count elements that are the same."""
         self.count += count
 
     def add_signal(self, source: NDArray[Any]) -> None:

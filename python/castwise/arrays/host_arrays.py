@@ -42,7 +42,6 @@ def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
 
 
 def _columns(x: Any) -> Iterable[Any] | None:  # noqa: ANN401
-    """Return the columns of a frame; None for other values."""
     for name in _COLUMNS:
         if hasattr(type(x), name):
             columns: Iterable[Any] = getattr(x, name)()

@@ -124,7 +124,6 @@ def cast_like(
     like: str,
     **options: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
-    """Cast an array as another library casts it."""
     for name in DECIDED:
         if options.get(name) is not None:
             raise TypeError(f"{name}= does not go with like={like!r}, which decides it; give one.")

@@ -72,7 +72,6 @@ class Recipe(NamedTuple):
         return self.through is None or not loses(self.through, target)
 
     def applied(self, array: NDArray[Any], target: str, threads: int | None) -> NDArray[Any]:
-        """Return what it makes of an array, in the format `target`."""
         result: NDArray[Any] = self.cast(array, target, threads=threads)
         return result
 
@@ -116,7 +115,6 @@ class Recipe(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of the cast to the format of B."""
         return {"rounding": self.rounding, "overflow": self.overflow, "nan": self.nan}
 
     def to_dict(self) -> dict[str, Any]:

@@ -37,17 +37,14 @@ class KerasRules:
     wrong_type: type[Exception] = ValueError  # for constructor arguments that are not valid
 
     def policy(self, dtype: object) -> DTypePolicy:
-        """Call `castwise.dtype_policies.get`."""
         return dtype_policies.get(dtype)
 
     def serialize(self, policy: object) -> Any:
-        """Return the dictionary that Keras writes for a policy."""
         return dtype_policies.serialize(policy)
 
     def arguments(
         self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Cast each argument."""
         # Positional ones must be arrays, and structures must not mix arrays with other values.
         args = tuple([layer.cast_inputs(value) for value in args])
         for place, value in enumerate(args):

@@ -196,7 +196,6 @@ def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
 
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of numpy or ml_dtypes with this name."""
     try:
         dtype = finfo(name).dtype
     except (TypeError, ValueError):

@@ -35,10 +35,8 @@ def leaves(structure: object) -> Iterator[Any]:
 
 
 def is_array(value: object) -> TypeGuard[NDArray[Any] | np.generic]:
-    """Tell whether a value is an array or a scalar of numpy."""
     return isinstance(value, np.ndarray | np.generic)
 
 
 def shape_of(leaf: object) -> tuple[int, ...] | None:
-    """Return the shape of an array; None for other values."""
     return leaf.shape if is_array(leaf) else None

@@ -38,7 +38,6 @@ class TfKerasVariable(AutoCastVariable):
     __xor__, __rxor__ = NumpyProtocol.__xor__, NumpyProtocol.__rxor__
 
     def numpy(self) -> NDArray[Any]:
-        """Return a copy of what is stored."""
         return np.array(plain(self._array))
 
     def _as_array(self) -> NDArray[Any]:
@@ -51,7 +50,6 @@ class TfKerasVariable(AutoCastVariable):
         return self if read_value else None
 
     def assign_add(self, value: object, read_value: bool = True) -> Any:
-        """Add to what is stored, in its precision."""
         super().assign_add(value)
         return self if read_value else None
 
@@ -125,7 +123,6 @@ class TfKerasRules:
         return structures.map_leaves(convert, inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the shape of the first argument."""
         parameters = list(inspect.signature(layer.build).parameters)
         return {
             name: structures.map_leaves(structures.shape_of, args[0]) for name in parameters[:1]

@@ -110,12 +110,10 @@ def short(value: object) -> str:
 
 
 def zeros(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
-    """Make an array of zeros."""
     return np.zeros(shape, dtype)
 
 
 def ones(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
-    """Make an array of ones."""
     return np.ones(shape, dtype)
 
 
@@ -190,7 +188,6 @@ def call_initializer(
 
 
 def check_name(name: object, wrong_type: type[Exception] = ValueError) -> str:
-    """Return a name, once it is checked."""
     if not isinstance(name, str) or not name or "/" in name:
         raise (ValueError if isinstance(name, str) else wrong_type)(
             f"name={name!r} is not a name; give a str that is not empty and has no '/', which "

@@ -58,7 +58,6 @@ class _Member:
 
     @property
     def is_section(self) -> bool:
-        """True if it states a quantization."""
         is_object = self.bracket == "{" or self.is_null
         is_stated = is_object and self.key in SECTIONS
         return is_stated or any((self.key, key) in OWN_SECTIONS for key in self.keys)
@@ -186,7 +185,6 @@ class Config:
 
 
 def _float_named(value: str) -> str | None:
-    """Return the format of a dtype that names a float."""
     row = format_named(value.removeprefix("torch."))
     return row.name if row is not None and row.kind == "float" else None
 

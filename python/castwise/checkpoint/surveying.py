@@ -432,7 +432,6 @@ class Predictor:
 
 
 def _reports(stack: NDArray[Any], values: NDArray[Any]) -> list[CastReport]:
-    """Return what each array of a stack loses."""
     return [report_losses(array, decoded) for array, decoded in zip(stack, values, strict=True)]
 
 
@@ -521,7 +520,6 @@ def _blocks_of(tensor: SurveyedTensor) -> _Blocks:
 
 
 def _all_blocks(tensor: SurveyedTensor, width: int) -> Iterator[NDArray[Any]]:
-    """Yield the whole blocks of each piece."""
     for piece in tensor.pieces():
         columns = piece.shape[-1] // width * width
         if columns and piece.size:
@@ -679,7 +677,6 @@ def default_targets() -> tuple[str, ...]:
 
 
 def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the targets by their names in the tables."""
     if targets is None:
         return default_targets()
     if isinstance(targets, str):
@@ -730,7 +727,6 @@ def _name(group: Sequence[TensorSurvey]) -> str:
 
 
 def _cells(group: Sequence[TensorSurvey], targets: Sequence[str], strip: str) -> dict[str, str]:
-    """Return a row by column."""
     tensor = group[0]
     smallest = min((row.amin_nonzero for row in group if row.amin_nonzero), default=0.0)
     columns = (

@@ -75,7 +75,6 @@ def _parse_for_process(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _prepare(*, is_process: bool) -> None:
-    """Prepare the streams and signals of the process."""
     # Plans of many weights live as long as the command: to look through all of them again and again
     # for cycles took a third of its time. Young objects are looked through as often as before.
     # A program that calls `main` with arguments of its own keeps its settings.

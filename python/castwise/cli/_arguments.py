@@ -232,7 +232,6 @@ _OPTIONS = {
 
 
 def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add arguments to a command, or to a group of its arguments."""
     for name in names:
         if name in _SHOWN:
             parser.add_argument(name, **_SHOWN[name])

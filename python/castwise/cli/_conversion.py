@@ -262,18 +262,15 @@ def convert(command: ConversionCommand, options: argparse.Namespace) -> int:
 
 
 def run_of(options: argparse.Namespace, **others: Any) -> Run:  # noqa: ANN401  (of `Run`)
-    """Return the run that the options describe."""
     values = _values(options, Run) | others
     return Run(**values | ({"fail_on": ()} if options.exit_zero else {}))
 
 
 def _values(options: argparse.Namespace, kind: type[Options]) -> dict[str, Any]:
-    """Return the options of a request or a run."""
     return {name: getattr(options, name) for name in kind.options if hasattr(options, name)}
 
 
 def add_conversion_output(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that decide what is shown of a conversion."""
     formats = ("--json", "--all", "--summary", "--quiet")
     add_output(parser, "--report", "--html", "--top", formats=formats)
 

@@ -71,7 +71,6 @@ def worded(value: Any) -> Any:  # noqa: ANN401  (of any kind)
 
 
 def worded_sheet(sheet: Sheet) -> Sheet:
-    """Return a sheet with the lines of the command."""
     return [
         replace(part, texts=[*map(for_command, part.texts)]) if isinstance(part, Lines) else part
         for part in sheet

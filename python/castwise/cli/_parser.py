@@ -118,7 +118,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _commands_with(option: str) -> list[str]:
-    """Return the commands that have an option."""
     return [
         name
         for name, parser in command_parsers(make_parser(COMMANDS)).items()
@@ -181,7 +180,6 @@ def make_parser(names: Iterable[str]) -> CommandParser:
 
 
 def command_parsers(parser: CommandParser) -> dict[str, CommandParser]:
-    """Return the parsers of the commands by name."""
     (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     return dict(commands.choices)
 

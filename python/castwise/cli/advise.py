@@ -149,7 +149,6 @@ def _read_groups(path: Path | None) -> Any:  # noqa: ANN401  (a list or a mappin
 
 
 def _advise(options: argparse.Namespace) -> int:
-    """Run `castwise advise`."""
     if options.output is not None:
         check_map_file(options.output)
     with (

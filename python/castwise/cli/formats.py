@@ -55,7 +55,6 @@ def _formats(options: argparse.Namespace) -> int:
 
 
 def _table(rows: Sequence[castwise.FormatInfo]) -> Table:
-    """Return the table of formats."""
     header = ("format", "kind", "bits", "max", "smallest normal", "eps", "safetensors", "numpy")
     cells = [
         (

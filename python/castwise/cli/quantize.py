@@ -54,7 +54,6 @@ _PRESETS = {
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse nothing to quantize to."""
     if options.scheme is None and options.dtype_map is None:
         options.refuse("give --scheme or --map")
 

@@ -46,7 +46,6 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _survey(options: argparse.Namespace) -> int:
-    """Run `castwise survey`."""
     with (
         shown_result(options, partial(survey_sheet, every=options.all)) as output,
         ProgressLine(sys.stderr) as progress,

@@ -120,7 +120,6 @@ def serialize_with(value: object, of_object: Callable[[Any], object]) -> object:
 
 
 def checked_arguments(cls: type, config: object) -> dict[str, Any]:
-    """Return the arguments of a class that are in a config."""
     if not isinstance(config, Mapping):
         raise TypeError(f"config={config!r} of {cls.__name__} must be a dict of its arguments")
     signature = inspect.signature(cls)
@@ -157,7 +156,6 @@ def to_dictionary(
 def from_dictionary(
     config: Mapping[str, Any], classes: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
 ) -> Any:  # noqa: ANN401  (of any class)
-    """Make the object that a dictionary describes."""
     try:
         return _from_dictionary(config, classes, custom_objects or {})
     except RecursionError as error:

@@ -129,7 +129,6 @@ def _family(policy: DTypePolicy) -> type:
 
 
 def plain_name(policy: DTypePolicy) -> str:
-    """Return the name of the plain policy in a policy."""
     plain: DTypePolicy = getattr(policy, "default_policy", policy)
     return plain._plain_name
 

@@ -78,7 +78,6 @@ def set_current_policy(policy: object) -> None:
 
 
 def in_scope() -> bool:
-    """Tell whether a scope is open here."""
     return _scope_here() is not None
 
 

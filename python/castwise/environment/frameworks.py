@@ -53,7 +53,6 @@ def require(name: str) -> ModuleType:
 
 
 def tested_releases(name: str) -> str:
-    """Return the range of tested releases as a text."""
     return " to ".join(".".join(map(str, release)) for release in _TESTED[name])
 
 
@@ -92,5 +91,4 @@ def load_entry(entry: EntryPoint, subject: str) -> object:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Name the package that offers it."""
     return "a package without a name" if entry.dist is None else entry.dist.name

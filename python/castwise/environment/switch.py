@@ -35,7 +35,6 @@ class AnyFrame(Protocol):
 
 
 def begin(variable: ContextVar[Any], frame: AnyFrame) -> None:
-    """Put a frame with a block into its variable."""
     assert frame.block is not None, "by the caller"  # noqa: S101
     frame.block.token = variable.set(frame)
 

@@ -93,7 +93,6 @@ def next_scale(
 
 
 def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: object) -> State:
-    """Return the state after a step, of any preset."""
     scale, counter, hysteresis_left, floor_steps = state
     count, grows = next_counter(arrays, counter, machine)
     full, by_growth = machine.hysteresis, machine._rules["restore"] == "Growth"

@@ -258,7 +258,6 @@ class Model:
 
     @cached_property
     def _engines(self) -> Mapping[str, EngineRules]:
-        """What engines do with the model, by their names."""
         classes = self._config.get("architectures")
         names = [*(classes if isinstance(classes, list) else ()), self.stated_type]
         if self.architecture is not None:
@@ -291,7 +290,6 @@ class Model:
 
     @cached_property
     def _has_head(self) -> bool:
-        """Whether a tensor is a head."""
         return any(self.role(name) == "head" for name in self._shapes)
 
     def excepted_modules(self, names: Iterable[str], modules: Container[str]) -> list[str]:

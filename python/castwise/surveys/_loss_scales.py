@@ -45,7 +45,6 @@ ALL = LossScales(math.ldexp(1.0, _LEAST), math.ldexp(1.0, _MOST))
 
 
 def float_format(target: str) -> FormatInfo:
-    """Return a format that gradients can have."""
     info = finfo(target)
     if info.kind != "float" or not info.signed:
         raise TypeError(

@@ -134,7 +134,6 @@ def predict(
     recipe: Recipe | None,
     scales: Scales,
 ) -> Prediction:
-    """Predict for a format or a scheme."""
     scheme = next((row for row in schemes() if row.name == target), None)
     if scheme is not None:
         if scale is not None:

@@ -56,7 +56,6 @@ class Response(NamedTuple):
         return Response(*(np.repeat(table[place : place + 1], 8, axis=0) for table in self))
 
     def of_eighths(self) -> Response:
-        """Return the means of eighths of the binade."""
         return Response(
             *(table.reshape(8, MAXIMA // 8, *table.shape[1:]).mean(axis=1) for table in self)
         )
@@ -177,6 +176,5 @@ _AS_ROWS: dict[SchemeName, SchemeName] = {
 def _requantize(
     blocks: NDArray[Any], scheme: SchemeName, recipe: Recipe | None
 ) -> NDArray[np.float32]:
-    """Quantize rows, each of which is a block."""
     array_of_scheme = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
     return np.asarray(dequantize(array_of_scheme, "float32"))

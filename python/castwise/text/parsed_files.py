@@ -65,7 +65,6 @@ MOST_BYTES = 4 << 20
 
 
 def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
-    """Return what a file of this machine holds."""
     return parse_bytes(read_regular(path, MOST_BYTES), path)
 
 

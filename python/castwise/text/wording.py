@@ -28,7 +28,6 @@ class Wording(str):
     command: str
 
     def __new__(cls, text: str, command: str) -> Wording:
-        """Hold both."""
         wording = super().__new__(cls, text)
         wording.command = command
         return wording
@@ -38,20 +37,16 @@ class Wording(str):
         return Wording, (super().__str__(), self.command)
 
     def __str__(self) -> Wording:
-        """Keep both."""
         return self
 
     def __add__(self, text: str) -> Wording:
-        """Append a text."""
         return Wording(super().__add__(text), self.command + for_command(text))
 
     def __radd__(self, text: str) -> Wording:
-        """Prepend a text that is no wording."""
         return Wording(text + super().__str__(), text + self.command)
 
 
 def for_command(text: str) -> str:
-    """Return a text as the command words it."""
     return text.command if isinstance(text, Wording) else text
 
 
@@ -74,7 +69,6 @@ def plain(text: str) -> str:
 
 
 def join(separator: str, texts: Iterable[str]) -> Wording:
-    """Join texts, some of which are wordings."""
     texts = list(texts)
     return Wording(separator.join(texts), separator.join(map(for_command, texts)))
 

@@ -44,7 +44,6 @@ _DOUBLE = _Pivot(np.float64, np.uint64, 64, 52, 1023)
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
 def convert(array: Any, target: np.dtype[Any], nearest: bool, saturate: bool) -> Any:
-    """Return the elements in another dtype."""
     inexact = jax.numpy.inexact
     if all(jax.numpy.issubdtype(dtype, inexact) for dtype in (array.dtype, target)):
         return _differentiable(target, saturate, array)

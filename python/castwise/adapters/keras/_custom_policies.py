@@ -107,7 +107,6 @@ class HeldPolicy(CastwisePolicy):
 
 
 def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:
-    """Wrap `policy` in one of a class of Keras."""
     # A `convert_input` of its own returns numpy's arrays, where Keras' layers need tensors.
     if type(policy).convert_input is not DTypePolicy.convert_input:
         raise TypeError(

@@ -175,7 +175,6 @@ def _reasons(
 
 
 def _first_match(policy_map: DTypePolicyMap, paths: dict[str, str]) -> str | None:
-    """Return what is behind the first path that a map matches."""
     matches = policy_map.explain(paths).paths
     return next((paths[path] for path, match in matches.items() if match.matches), None)
 

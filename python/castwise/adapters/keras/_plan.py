@@ -37,7 +37,6 @@ class LayerPlan:
 
 
 def plan_layers(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
-    """Plan the changes of all layers of a model."""
     matching = match_layers(policy_map, placed_layers(model))
     own_map = copy.copy(policy_map)
     converted = functools.cache(to_keras)

@@ -274,7 +274,6 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
 
 
 def _own_floating(path: str, module: Any) -> list[Named]:
-    """Return the floating parameters of a module itself."""
     return [
         Named(f"{path}.{name}" if path else name, path, parameter)
         for name, parameter in module.named_parameters(recurse=False)

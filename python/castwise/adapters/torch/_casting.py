@@ -398,7 +398,6 @@ class TorchAdapter(Adapter):
     """Cast torch's tensors: on the CPU by castwise's kernels, on other devices by torch."""
 
     def is_array(self, value: Any) -> bool:
-        """Tell whether a value is a tensor."""
         return isinstance(value, torch.Tensor)
 
     def dtype_of(self, array: Any) -> Any:
@@ -410,7 +409,6 @@ class TorchAdapter(Adapter):
         return to_numpy(array.detach().cpu().resolve_conj().resolve_neg())
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
-        """Return the array as a tensor on the device of `like`."""
         return from_numpy(array, copy=None).to(like.device)
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:

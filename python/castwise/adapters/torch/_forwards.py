@@ -105,7 +105,6 @@ def _replace(original: Any, call: Call) -> Callable[..., Any]:
 
 
 def call_previous(call: Call, module: Any, previous: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call the `forward` that a module had of its own."""
     return call(module, previous, args, kwargs)
 
 

@@ -97,7 +97,6 @@ class NameMap:
 
     @classmethod
     def of(cls, value: Any, role: str) -> NameMap:
-        """Return the map for an argument."""
         policies = isinstance(value, DTypePolicyMap)
         targets = DtypeMap.of(value, role)
         items = targets.keys.items()
@@ -135,7 +134,6 @@ class NameMap:
         return Summary(casts, dict(self.hits), unused_patterns(self.hits, self.names_seen))
 
     def matches(self, path: str) -> bool:
-        """Tell whether a key matches a name."""
         return self._find(path, True).key is not None
 
     def _find(self, path: str, floating: bool) -> Decision:
@@ -178,7 +176,6 @@ def prefix_of(names: Iterable[str]) -> str:
 
 
 def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[PlannedTensorCast]:
-    """Yield every tensor with what a map makes of it."""
     listed = list(tensors)
     names.prefix = prefix_of(named.path for named in listed)
     choices: dict[Any, tuple[str, Any]] = {}
@@ -214,7 +211,6 @@ def refuse_unused(names: NameMap, module: Any) -> None:
 
 
 def tensor_names(module: Any) -> Iterator[str]:
-    """Yield the names of all parameters and buffers."""
     for members in (module.named_parameters, module.named_buffers):
         for name, _ in members(remove_duplicate=False):
             yield name

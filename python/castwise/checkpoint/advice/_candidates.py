@@ -73,7 +73,6 @@ class Candidates:
         return self._without(optional) if optional else self
 
     def each_alone(self) -> list[Candidates]:
-        """Return these with each scheme alone."""
         schemes = self._schemes()
         return [self._without(schemes - {scheme}) for scheme in sorted(schemes)]
 
@@ -104,7 +103,6 @@ class Candidates:
         return replace(self, nbytes=nbytes)
 
     def _without(self, targets: set[str], names: Iterable[str] | None = None) -> Candidates:
-        """Return these without targets, of all weights or of some."""
         weight_names = self.nbytes if names is None else names
         nbytes = {
             name: {
@@ -208,7 +206,6 @@ def _recipe_of(source: Checkpoint, recipe: str | None) -> str:
 def _targets(
     formats: Sequence[str] | None, recipe: str, limits: Limits | None
 ) -> tuple[list[str], list[str]]:
-    """Return the schemes and the formats that are asked for."""
     available = [
         scheme for scheme in written_schemes(recipe) if limits is None or limits.loads(scheme)
     ]
@@ -237,7 +234,6 @@ def _targets(
 
 
 def _reason(name: str, recipe: str, limits: Limits | None) -> str:
-    """Say why a name is not one of a candidate."""
     if name in WIDE_FORMATS:
         return f"a .{recipe} file keeps the dtype of what is not quantized"
     if not is_scheme(name):
@@ -262,7 +258,6 @@ def plain_encode(recipe: str, threads: int) -> Encode:
 
 
 def _part_bytes(part: DerivedTensor) -> int:
-    """Return the bytes of a part."""
     bits = math.prod(part.info.shape) * finfo(part.format).bits
     return -(-bits // 8)
 

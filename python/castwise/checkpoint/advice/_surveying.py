@@ -30,7 +30,6 @@ def survey_weights(
     threads: int,
     progress: Callable[[Progress], None] | None,
 ) -> dict[str, Surveyed]:
-    """Survey the weights of a checkpoint, and predict what their candidates lose."""
     # `scales` concerns the schemes that have such a choice.
     result: dict[str, Surveyed] = {}
     batches = survey_tensors(source, candidates.tensors, threads, progress)

@@ -257,7 +257,6 @@ def _any_schemes(candidates: Candidates) -> dict[str, str]:
 
 
 def _first_schemes(candidates: Candidates) -> dict[str, str]:
-    """Return the first scheme of each weight that may get one."""
     schemes = {name: [*filter(is_scheme, sizes)] for name, sizes in candidates.nbytes.items()}
     return {name: targets[0] for name, targets in schemes.items() if targets}
 
@@ -406,7 +405,6 @@ def _groups(
 
 
 def _ignored_weights(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
-    """Return the weights whose error does not count."""
     if not isinstance(ignore, str | Sequence):
         raise TypeError(f"ignore is a regular expression or several, not {ignore!r}")
     names: list[str] = []
@@ -922,7 +920,6 @@ class _Problem:
         return [*points[:-1:step], points[-1]]
 
     def _front(self, statement_bytes: int) -> tuple[FrontPoint, ...]:
-        """Return the points on the front of bytes and errors."""
         fixed_bytes = self._size.fixed_bytes + statement_bytes
         return tuple(
             FrontPoint(fixed_bytes + round(point.weight), self._mean(point.cost))

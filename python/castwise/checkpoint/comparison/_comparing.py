@@ -127,7 +127,6 @@ class Comparing:
         return kinds_of_pairs
 
     def _facts(self, name: str, other: str) -> TensorPair:
-        """Describe tensors like `name` of A and `other` of B."""
         original, copy = self._original, self._copy
         info, other_info = original.info(name), copy.info(other)
         formats = original.format(name, other_info.format), copy.format(other, info.format)
@@ -174,7 +173,6 @@ class Comparing:
         return result.tensor
 
     def _compare_stack(self, kind: PairKind) -> Iterator[StackedDiff | None]:
-        """Compare the next pairs of a kind at once."""
         names = [*islice(kind.names, kind.size)]
         kind.size = min(2 * kind.size, kind.count)
         stacks = (
@@ -232,7 +230,6 @@ class Comparing:
         )
 
     def _compare(self, pair: TensorPair, meter: ProgressMeter) -> TensorDiff:
-        """Compare a tensor of A with one of B."""
         formats = pair.formats
         if pair.shapes[0] != pair.shapes[1]:
             return self._result(pair, "shapes", 1)
@@ -363,7 +360,6 @@ class Comparing:
         explanation: CastExplanation | None,
         ratios: tuple[float | None, float | None] | None = None,
     ) -> TensorDiff:
-        """Return how the values of a pair differ."""
         (shape, _), (source, target), is_equal = pair.shapes, pair.labels, not measures.different
         most, place = measures.gap, measures.rel_place
         return self._result(

@@ -146,6 +146,5 @@ def checkpoint_digest(checkpoint: Checkpoint) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the sha256 of the bytes of a file."""
     with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

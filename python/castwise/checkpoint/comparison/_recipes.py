@@ -90,7 +90,6 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """How many pairs it has."""
         return self._original.size
 
     def add(self, original: NDArray[Any], copy: NDArray[Any], places: NDArray[np.intp]) -> None:

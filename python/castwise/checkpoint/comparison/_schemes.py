@@ -82,7 +82,6 @@ class SchemeProver:
         )
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
-        """Take note of what was found of a weight."""
         scheme = None if weight is None else weight.scheme
         self._in_vain[scheme] = 0 if best is not None else self._in_vain.get(scheme, 0) + 1
         if best is not None and self.recipes_found[:1] != [best]:
@@ -318,7 +317,6 @@ class SchemeTrial:
         return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 
     def try_rows(self, original: NDArray[Any], copy: NDArray[Any]) -> Tried:
-        """Try it on rows, and return what `take` takes."""
         original, copy = (array.reshape(-1, self._search.shape[-1]) for array in (original, copy))
         is_known = not (self.has_failed or self.keeps_level)
         result = self._search.apply(self.recipe, original) if is_known else None

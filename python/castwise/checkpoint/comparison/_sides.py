@@ -120,7 +120,6 @@ class Side:
 
     @cached_property
     def model(self) -> CheckpointModel:
-        """What its tensors are."""
         return CheckpointModel(self._source)
 
     def info(self, name: str) -> TensorInfo:
@@ -196,7 +195,6 @@ class Side:
 
     @property
     def decodes(self) -> bool:
-        """True if a tensor of it is decoded."""
         return any(map(self.is_decoded, self.names))
 
     def pieces(
@@ -275,7 +273,6 @@ class Side:
                 self._open_reader = reader
 
     def close(self) -> None:
-        """Close the shard that is open."""
         if self._open_reader is not None:
             reader, self._open_reader = self._open_reader, None
             reader.__exit__(None, None, None)

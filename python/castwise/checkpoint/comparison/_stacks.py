@@ -30,7 +30,6 @@ class TensorPair(NamedTuple):
     names: tuple[str, str] = ("", "")
 
     def of(self, names: tuple[str, str]) -> TensorPair:
-        """Return the pair of these names that is like this one."""
         return TensorPair(*self[:-1], names)  # in less time than `_replace`
 
 

@@ -172,7 +172,6 @@ def verify_loading(
 def _check(
     source: Checkpoint, component: Component, consumer: str, parameters: Architecture | None
 ) -> LoadingCheck:
-    """Check the model of one folder."""
     statement = component.statement
     tensors, pairs, configs = statement.tensors, statement.metadata, statement.configs
     place = component.place if source.is_folder else str(source.path)
@@ -250,7 +249,6 @@ def _check(
 
 
 def _named_architecture(config: Mapping[str, Any]) -> str:
-    """Return what a configuration calls its architecture."""
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else config.get("model_type")
     if not isinstance(name, str) or not name:

@@ -199,5 +199,4 @@ def verify(
 
 
 def _changed(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not the default."""
     return {name: value for name, value in options.items() if value != defaults[name]}

@@ -99,7 +99,6 @@ def _is_misspelled(text: str, name: str) -> bool:
 
 
 def written_suffixes() -> str:
-    """List the suffixes of files that are written."""
     return ", ".join(name for name in suffixes(is_written=True) if name not in WHOLE_MODELS)
 
 

@@ -119,7 +119,6 @@ class Window(io.RawIOBase):
             raise OSError("the objects of a global heap do not lie in it")
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write at the current offset."""
         self._file.seek(self._begin + self._at)
         count = self._file.write(data)
         self._at += count
@@ -179,7 +178,6 @@ def walk(
 
 
 def texts(group: h5py.HLObject) -> dict[str, str]:
-    """Return the attributes that are one string each."""
     texts = {}
     for key in group.attrs:
         value = group.attrs[key]
@@ -223,7 +221,6 @@ def order_of(dtype: np.dtype[Any]) -> Literal["<", ">"]:
 
 
 def open_hdf5(window: Window) -> h5py.File:
-    """Open a file for reading."""
     return h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
 
 

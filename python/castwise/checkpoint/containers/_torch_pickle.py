@@ -48,7 +48,6 @@ class TorchPickle:
         self.storages: dict[str, TorchStorage] = {}
 
     def value(self) -> object:
-        """Return the value that the pickle describes."""
         values, instructions = _VALUES, _INSTRUCTIONS
         try:
             for _ in range(_MAX_INSTRUCTIONS):

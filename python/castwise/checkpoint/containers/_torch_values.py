@@ -167,7 +167,6 @@ def _tensor_v3(*arguments: object) -> TorchTensor:
 
 
 def _parameter(data: object, *arguments: object) -> TorchTensor:
-    """Return the tensor of a parameter."""
     del arguments
     if not isinstance(data, TorchTensor):
         raise damage("a parameter is not made of a tensor")

@@ -51,7 +51,6 @@ def from_bytes(
 
 
 def join_pieces(pieces: Iterable[bytes], nbytes: int) -> Bytes:
-    """Return pieces of so many bytes in all as one array."""
     raw = np.empty(nbytes, np.uint8)
     bytes_done = 0
     for piece in pieces:

@@ -79,7 +79,6 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def of_file(cls, reader: Reader, suffix: str) -> Checkpoint:
-        """Make the checkpoint of a single file, which is open."""
         name = reader.path.name
         component = Component("", None, {}, {name: reader}, {name: ()}, reader.path.parent)
         return cls(reader.path, [component], is_folder=False, suffix=suffix)
@@ -90,14 +89,12 @@ class Checkpoint(NamedTuple):
 
     @property
     def shards(self) -> dict[str, Reader]:
-        """All shards by their paths in the checkpoint."""
         return {
             path: shard for component in self.components for path, shard in component.shards.items()
         }
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
-        """All tensors by their names in the checkpoint."""
         return {
             component.prefix + info.name: info
             for component in self.components
@@ -107,11 +104,9 @@ class Checkpoint(NamedTuple):
 
     @property
     def file(self) -> Reader | None:
-        """The reader of a single file; None for a folder."""
         return None if self.is_folder else next(iter(self.shards.values()))
 
     def path_of(self, component: Component) -> Path:
-        """Return the path by which messages name a component."""
         return self.path / component.prefix if component.prefix else self.path
 
     def check_names(self) -> None:
@@ -136,7 +131,6 @@ class Checkpoint(NamedTuple):
             places.update(shards)
 
     def close(self) -> None:
-        """Close the single file."""
         if (reader := self.file) is not None:
             reader.__exit__(None, None, None)
 
@@ -174,14 +168,12 @@ class ComponentStatement:
         self._files: dict[str, StatementFile | None] = {}
 
     def file(self, name: str) -> StatementFile | None:
-        """Return the file of a name; None without one."""
         if name not in self._files:
             self._files[name] = None if self._folder is None else _read(self._folder / name)
         return self._files[name]
 
     @cached_property
     def tensors(self) -> list[TensorInfo]:
-        """The tensors of all shards."""
         return [info for reader in self._shards.values() for info in reader.tensors.values()]
 
     @cached_property
@@ -233,7 +225,6 @@ class ComponentStatement:
 
 
 def _read(path: Path) -> StatementFile | None:
-    """Read and parse a file, if there is one."""
     text, long_numbers = "", list[str]()
 
     def integer(digits: str) -> int | str:

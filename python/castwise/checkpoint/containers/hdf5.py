@@ -248,7 +248,6 @@ class Hdf5Writer(PlacedWriter):
                 _copy_other(item, target, name)
 
     def _label(self, name: str, dataset: h5py.Dataset | None) -> object:
-        """Return the attribute that says the format, None if there is none."""
         if dataset is not None and self.keeps(name):
             return dataset.attrs.get(_DTYPE_ATTRIBUTE)
         return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None

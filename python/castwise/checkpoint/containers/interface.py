@@ -252,7 +252,6 @@ class PlacedReader(FileReader[_File]):
                 raise self._truncation(names[first + count // size])
 
     def _bytes(self, name: str) -> NDArray[np.uint8]:
-        """Read all bytes of a tensor."""
         raw = np.empty(self._length(name), np.uint8)
         self.read_into(name, 0, raw.data)
         return raw

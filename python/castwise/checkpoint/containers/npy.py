@@ -55,7 +55,6 @@ class NpyReader(PlacedReader[SourceFile | RemoteSource]):
             return npy_array(pieces, self._header)
 
     def header_bytes(self) -> bytes:
-        """Read the header as it stands."""
         self._file.stream.seek(0)
         return self._file.stream.read(self._header.nbytes)
 
@@ -82,7 +81,6 @@ class NpyWriter(PlacedWriter):
         return new_elements(self.planned[name], self._source)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of any layout, with its header."""
         write_npy(self._file, array, name)
 
 
@@ -96,7 +94,6 @@ def new_elements(plan: Planned, source: Reader | None) -> Elements:
 
 
 def new_header(plan: Planned, source: Reader | None) -> bytes:
-    """Make the header of the result of a plan."""
     elements = new_elements(plan, source)
     dtype = numpy_dtype(elements.format)
     return npy_header(dtype, plan.info.shape, plan.info.name, fortran=elements.fortran)

@@ -98,12 +98,10 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
             return npy_array(self._pieces(name, _PIECE_BYTES), self._headers[name])
 
     def header_bytes(self, name: str) -> bytes:
-        """Read the header of an array as it stands."""
         with explain_errors(self.path), self._zip.open(self._members[name]) as member:
             return member.read(self._headers[name].nbytes)
 
     def entry(self, name: str) -> zipfile.ZipInfo:
-        """Make the entry of a copy of a member."""
         return like(self._members[name])
 
     def is_compressed(self, name: str) -> bool:

@@ -72,7 +72,6 @@ class Container:
                 )
 
     def open_file(self, path: Path, assume: str | Mapping[str, str] | None) -> Reader:
-        """Open a file."""
         arguments = (path, assume) if self.assumes else (path,)
         reader: Reader = _class_of(self.reader)(*arguments)
         return reader
@@ -85,7 +84,6 @@ class Container:
         source: Reader | None,
         **options: bool,
     ) -> Writer:
-        """Begin to write one."""
         assert self.writer is not None, "by who calls it"  # noqa: S101
         writer: Writer = _class_of(self.writer)(file, plans, metadata, source, **options)
         return writer
@@ -239,7 +237,6 @@ def _check_container(container: object, subject: str) -> Container:
 
 
 def _class_of(reference: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Import a class that is named."""
     if not isinstance(reference, str):
         return reference
     module, _, name = reference.partition(":")

@@ -36,7 +36,6 @@ _ADAPTER = r"(?s)adapter_model(?:[.-].+)?"
 
 
 def is_safetensors(name: str) -> bool:
-    """Return True for the name of a safetensors file."""
     return name.endswith(SAFETENSORS)
 
 
@@ -73,7 +72,6 @@ def families(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def is_adapter(stems: Mapping[str, str]) -> bool:
-    """Return True for the family of an adapter."""
     return all(re.fullmatch(_ADAPTER, stem) for stem in stems.values())
 
 

@@ -73,7 +73,6 @@ class ModelFiles(NamedTuple):
     unknown: Sequence[str] = ()  # what the file does not state
 
     def warn(self) -> None:
-        """Warn of what is not known."""
         for warning in self.unknown:
             _LOGGER.warning("%s", warning)
 

@@ -169,7 +169,6 @@ class HubRepository:
         return None if repository is None else cls(repository)
 
     def commit(self) -> str:
-        """Return the hash of its last commit."""
         head: str = self._api.repo_info(self.name, revision=self._revision).sha
         return head
 
@@ -213,7 +212,6 @@ class HubRepository:
             ) from error
 
     def upload_command(self, folder: Path) -> str:
-        """Return the command that pushes the files of a folder."""
         words = ["hf", "upload", self.name, str(folder)]
         if self._revision != _BRANCH:
             words[2:2] = ["--revision", self._revision]

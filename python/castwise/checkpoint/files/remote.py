@@ -124,12 +124,10 @@ def is_url(value: object) -> bool:
 
 
 def is_remote(path: object) -> bool:
-    """Return True for a path of `remote_path`."""
     return not isinstance(path, Path) and hasattr(path, "fs")
 
 
 def is_hub(path: object) -> bool:
-    """Return True for a path of `remote_path` on the Hugging Face Hub."""
     return is_remote(path) and getattr(path, "protocol", None) == HUB
 
 
@@ -311,7 +309,6 @@ class _Ahead:
         return bool(self._coming) and self._coming[0][0] == begin
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes."""
         pieces: list[bytes] = []
         while count:
             if not self._buffer:

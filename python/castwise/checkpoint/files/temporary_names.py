@@ -164,7 +164,6 @@ def remove_folder(path: Path) -> None:
 
 
 def _beside(path: Path, token: str) -> Path:
-    """Return a temporary name in the folder of a path."""
     if not path.name:  # the root of a disk
         path_below = path / "model"
         raise CheckpointError(f"{path} names no file or folder; give a path such as {path_below}")

@@ -107,7 +107,6 @@ class Arguments(NamedTuple):
 
     @property
     def is_float8(self) -> bool:
-        """True for floats of one byte."""
         return self.kind == "float" and self.bits == BYTE_BITS
 
     @property

@@ -38,7 +38,6 @@ _ELSEWHERE = "store the weights of each expert in a tensor of its own, or load i
 
 
 def transformers_problems(view: View) -> Iterator[LoadingProblem]:
-    """Yield what keeps transformers from loading a checkpoint."""
     section = view.section(*SECTIONS)
     method = section.get("quant_method")
     if isinstance(method, str) and method in _BY_METHOD:

@@ -88,7 +88,6 @@ class View:
 
     @cached_property
     def by_name(self) -> dict[str, Module]:
-        """The modules by their names in the file."""
         return {module.name: module for module in self.modules}
 
     def heads(self) -> list[str]:

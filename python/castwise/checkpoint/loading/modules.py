@@ -123,7 +123,6 @@ class Module(NamedTuple):
 
     @property
     def role(self) -> str:
-        """The role of the weight."""
         return self.parameter.role
 
     @property

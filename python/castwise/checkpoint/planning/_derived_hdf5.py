@@ -28,7 +28,6 @@ class DerivedKeras(DerivedHdf5, KerasReader):
 
 
 def derived_reader(reader: ChunkedReader, plan: ShardPlan) -> DerivedReader:
-    """Make the reader that stands for a file with chunks."""
     if isinstance(reader, KerasReader):
         return DerivedKeras(reader, plan)
     if isinstance(reader, Hdf5Reader):

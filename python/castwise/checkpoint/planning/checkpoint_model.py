@@ -41,7 +41,6 @@ def architecture_option(architecture: Architecture | None) -> dict[str, str]:
 
 
 def component_model(component: Component, architecture: Architecture | None = None) -> Model:
-    """Return the model of a component."""
     # An architecture that a user gives is that of the components with tensors of its names.
     shapes = {info.name: info.shape for info in component.statement.tensors}
     reader = next(iter(component.shards.values()))

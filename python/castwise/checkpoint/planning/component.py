@@ -66,13 +66,11 @@ class DerivedModel(DerivedReader, WholeModelReader):
         return self._reader.values()
 
     def architecture(self) -> Architecture | None:
-        """Return the roles of the tensors."""
         assert isinstance(self._reader, WholeModelReader)  # noqa: S101
         return self._reader.architecture()
 
 
 def derived_reader(reader: Reader, plan: ShardPlan) -> DerivedReader:
-    """Make the reader that stands for a shard."""
     if isinstance(reader, WholeModelReader) and plan.derivation == "encode":
         return DerivedModel(reader, plan)
     if isinstance(reader, ChunkedReader):
@@ -133,12 +131,10 @@ class SourceComponent:
 
     @cached_property
     def model(self) -> Model:
-        """What its tensors are."""
         return component_model(self.component, self._architecture)
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """What is stated of the quantization."""
         return statements(self.statement.configs, self.statement.metadata)
 
     @cached_property
@@ -160,7 +156,6 @@ class SourceComponent:
             raise self.refusal(f"{orphan} ({counted(len(quantization.orphans), 'such tensor')})")
 
     def check_method(self, quantization: Quantization) -> None:
-        """Refuse a method that castwise does not know."""
         if quantization.unknown is not None:
             origins = ", ".join(quantization.stated)
             raise self.refusal(UNKNOWN.format(quantization.unknown, origins))
@@ -171,12 +166,10 @@ class SourceComponent:
             raise self.refusal(f"{statement.origin}: " + reason)
 
     def check_problem(self, weight: QuantizedWeight) -> None:
-        """Refuse a weight that is not complete."""
         if weight.problem is not None:
             raise self.refusal(f"{weight.payload!r}: {weight.problem}")
 
     def section(self, weight: QuantizedWeight) -> Mapping[str, Any]:
-        """Return what is stated of a weight."""
         recipes = set(weight.recipes)
         return next((row.section for row in self.statements if recipes & set(row.recipes)), {})
 
@@ -195,7 +188,6 @@ class SourceComponent:
         left_out: Collection[str],
         new_names: Mapping[str, str],
     ) -> None:
-        """Refuse two tensors of the same name."""
         gone = {*new_tensors, *left_out, *new_names}
         names: set[str] = set()
         for home, tensors in new_tensors.items():
@@ -236,7 +228,6 @@ class Derived(NamedTuple):
 
     @property
     def quantization(self) -> Quantization | None:
-        """What of the source is quantized; None if nothing is."""
         return self.source.quantization
 
     def new_config_file(self, label: str) -> Config:

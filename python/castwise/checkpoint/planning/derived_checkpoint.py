@@ -101,7 +101,6 @@ class DerivedCheckpoint:
         return next(plan for plan in plans if plan.prefix == prefix).new_config_file(label)
 
     def files_to_add(self) -> dict[str, str]:
-        """Return the files to add to a folder, by path."""
         files: dict[str, str] = {}
         sections: Mapping[str, object] = {}
         for prefix, statements in self._statements():

@@ -79,7 +79,6 @@ class WeightJob:
 
     @classmethod
     def of_one(cls, name: str, slabs: SingleSlabs) -> WeightJob:
-        """Make one tensor by itself."""
         return cls(name, lambda *_: slabs_of_one(name, slabs))
 
 
@@ -195,7 +194,6 @@ class DerivedReader:
         return self._reader.lost_entries()
 
     def find_derived(self, name: str) -> DerivedTensor | None:
-        """Return the tensor of this name if it is derived."""
         return self._new_tensors.get(name)
 
     def job(self, name: str) -> tuple[str, Sequence[str]]:
@@ -412,7 +410,6 @@ def _write_neighbors(data: NDArray[np.uint8], offsets: Sequence[int], target: Op
 def _write(
     slabs: Sequence[tuple[WeightSlab, Mapping[str, int]]], target: OpenFile
 ) -> Report | None:
-    """Make slabs, each at its places."""
     whole: Report | None = None
     for slab, places in slabs:
         arrays, report = slab.make()

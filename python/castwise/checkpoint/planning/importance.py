@@ -161,7 +161,6 @@ def _means(
 
 
 def _parsed(path: Path) -> Mapping[str, Any]:
-    """Return the object of a JSON file."""
     try:
         rows = parse_bytes(read_file(path, MOST_BYTES), path)
     except ValueError as error:
@@ -219,7 +218,6 @@ class SearchedWeight(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in the checkpoint."""
         return self.prefix + self.info.name
 
 
@@ -256,7 +254,6 @@ class ImportanceMatch:
         return ImportanceUse(str(self._file.path), self._count, self._unweighted, unused)
 
     def find(self, weight: SearchedWeight) -> ChannelNumbers | None:
-        """Return the numbers of a weight; None if there are none."""
         numbers = self._choose(weight)
         if numbers is None:
             self._unweighted[weight.name] = _NO_NUMBERS
@@ -333,7 +330,6 @@ class ImportanceMatch:
         return candidates
 
     def _fits(self, weight: SearchedWeight, numbers: ChannelNumbers) -> bool:
-        """Return True for numbers of so many channels and experts."""
         experts, channels = self._file.rows(numbers.entry).shape
         is_right = experts == weight.experts if numbers.row is None else experts > numbers.row
         return bool(is_right and channels == weight.channels)
@@ -352,7 +348,6 @@ class ImportanceMatch:
             )
 
     def _check_shape(self, weight: SearchedWeight, numbers: ChannelNumbers) -> None:
-        """Refuse numbers of other channels, or of other experts."""
         if self._fits(weight, numbers):
             return
         experts, channels = self._file.rows(numbers.entry).shape
@@ -365,7 +360,6 @@ class ImportanceMatch:
         )
 
     def _check_equal(self, weight: SearchedWeight, candidates: Sequence[ChannelNumbers]) -> None:
-        """Refuse different numbers of one weight."""
         if not _are_equal(candidates):
             names = " and ".join(repr(numbers.entry) for numbers in candidates[:2])
             raise CheckpointError(

@@ -24,7 +24,6 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def quantization_of(source: Checkpoint) -> Quantization | None:
-    """Return what of an opened checkpoint is quantized; None if nothing is."""
     quantizations = [
         add_prefix(quantization, component.prefix)
         for component in source.components
@@ -88,7 +87,6 @@ def _of_component(component: Component) -> Quantization | None:
 
 
 def found_in(component: Component) -> Quantization | None:
-    """Return what of a component is quantized."""
     statement = component.statement
     if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
         return quantization_by_types(statement.tensors, component.prefix)

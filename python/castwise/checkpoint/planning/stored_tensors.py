@@ -57,7 +57,6 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 self._readers[name], homes[name] = reader, shard
 
     def __getitem__(self, name: str) -> TensorInfo:
-        """Describe a tensor."""
         return self._readers[name].tensors[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -67,7 +66,6 @@ class StoredTensors(Mapping[str, TensorInfo]):
         return len(self._readers)
 
     def readers(self, names: Iterable[str]) -> list[Reader]:
-        """Return the shards of some tensors."""
         return list(dict.fromkeys(self._readers[name] for name in names))
 
     @contextmanager
@@ -171,7 +169,6 @@ class _Recent:
         self._arrays: dict[tuple[Any, ...], NDArray[Any]] = {}
 
     def get(self, key: tuple[Any, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return an array, which is read if it is not there."""
         recent = self._arrays.pop(key, None)
         self._arrays[key] = array = read() if recent is None else recent
         if recent is not None:

@@ -35,7 +35,6 @@ _MULTIPLIED = ("fp8_block", "fp8_channel", "int8_channel")
 
 
 def scheme_named(name: object) -> Scheme:
-    """Return a scheme that is written."""
     rows = {row.scheme: row for row in WRITTEN}
     if isinstance(name, str) and name in rows:
         return scheme_of_files(name)
@@ -73,7 +72,6 @@ def scheme_named(name: object) -> Scheme:
 
 
 def scheme_names() -> tuple[str, ...]:
-    """Return the schemes that are written."""
     return tuple(dict.fromkeys(row.scheme for row in WRITTEN))
 
 
@@ -89,7 +87,6 @@ def scheme_beside(name: str) -> str | None:
 
 
 def recipes() -> tuple[str, ...]:
-    """Return the producers as which checkpoints are written."""
     return tuple(dict.fromkeys(row.recipe for row in WRITTEN))
 
 
@@ -132,7 +129,6 @@ def changed_schemes() -> tuple[str, ...]:
 
 
 def consumer_named(name: object) -> Consumer:
-    """Return the consumer of a name."""
     try:
         return find_consumer(name)
     except ValueError as error:
@@ -262,7 +258,6 @@ def _names() -> frozenset[str]:
 
 
 def is_scheme(name: object) -> bool:
-    """Return True for the name of a scheme."""
     return isinstance(name, str) and name in _names()
 
 
@@ -373,7 +368,6 @@ def _row_with_inputs(scheme: str, recipe: str | None, inputs: str | float) -> Wr
 
 
 def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
-    """Return a row with its block."""
     default = row.block or row.row.block
     if block is None or block == default:
         return Encoding(row, default)

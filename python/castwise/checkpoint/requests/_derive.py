@@ -182,7 +182,6 @@ def planned_derivation(
 
 
 def _readers(source: Checkpoint) -> dict[Path, DerivedReader]:
-    """Return the readers that make tensors, by the paths of their files."""
     readers = source.shards.values()
     return {reader.path: reader for reader in readers if isinstance(reader, DerivedReader)}
 

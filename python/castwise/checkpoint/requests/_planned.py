@@ -72,7 +72,6 @@ class PlannedConversion(NamedTuple):
         return ProgressMeter(nbytes, run.progress)
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
-        """Return the summary of these rows."""
         return CastSummary(*self._facts(rows))
 
     def _facts(self, rows: Sequence[CastRow]) -> tuple[Any, ...]:

@@ -71,7 +71,6 @@ def _function(
     options: Iterable[ConversionOption],
     convert: Callable[[dict[str, Any]], CastSummary],
 ) -> Convert:
-    """Return a function with a signature and a documentation made of options."""
     signature = inspect.Signature(
         [
             inspect.Parameter(

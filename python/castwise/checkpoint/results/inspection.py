@@ -237,7 +237,6 @@ def _times(count: int) -> str:
 
 
 def _suffix(name: str) -> str:
-    """Return the last component of a name."""
     return name.rpartition(".")[2]
 
 

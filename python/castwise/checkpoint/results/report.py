@@ -405,7 +405,6 @@ class CastRow(NamedTuple):
 
     @property
     def _weighted_db(self) -> float | None:
-        """The weighted ratio; None if it is infinite, or there is none."""
         ratio = math.nan if self.weighted is None else self.weighted.sqnr_db
         return ratio if math.isfinite(ratio) else None
 

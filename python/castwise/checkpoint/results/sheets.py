@@ -240,7 +240,6 @@ def _plan_cells(group: Sequence[CastRow], detail: str) -> tuple[str, ...]:
 
 
 def _total(group: Sequence[CastRow]) -> CastReport:
-    """Return the sum of the reports of casts."""
     report, *more_reports = (row.report for row in group if isinstance(row.report, CastReport))
     return sum(more_reports, report)
 
@@ -274,7 +273,6 @@ def _weighted_column(rows: Iterable[CastRow]) -> Sequence[str]:
 
 
 def _weighted_cells(group: Sequence[CastRow]) -> tuple[str]:
-    """Return the weighted ratio of a group."""
     reports = [row.weighted for row in group if row.weighted is not None]
     return (f"{sum(reports[1:], reports[0]).sqnr_db:.1f}" if reports else "-",)
 

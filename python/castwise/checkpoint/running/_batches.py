@@ -36,7 +36,6 @@ class Casting(NamedTuple):
 
 @lru_cache(maxsize=64)
 def element_cast(casting: Casting) -> ElementCast:
-    """Make the cast for the engine."""
     source, target = casting.source, casting.target
     return ElementCast(
         source.format,
@@ -72,12 +71,10 @@ class TensorRange(NamedTuple):
 
     @property
     def source_nbytes(self) -> int:
-        """Bytes that are read."""
         return self.length if self.casting is None else self.casting.source.nbytes(self.length)
 
     @property
     def target_nbytes(self) -> int:
-        """Bytes that are written."""
         if self.made_nbytes is not None:
             return self.made_nbytes
         return self.length if self.casting is None else self.casting.target.nbytes(self.length)

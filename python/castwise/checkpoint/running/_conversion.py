@@ -79,7 +79,6 @@ class Conversion:
 
     @property
     def file_order(self) -> Sequence[str]:
-        """All tensors of the new container, in its order."""
         return self._writer.order
 
     @property
@@ -173,7 +172,6 @@ class Conversion:
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
 
     def row(self, name: str, report: Report | None, shard: str | None) -> CastRow:
-        """Return the row of a tensor."""
         return row_of(self._writer, name, report, shard)
 
     def rows(self, reports: Mapping[str, Report | None], shard: str | None) -> list[CastRow]:
@@ -258,7 +256,6 @@ class Conversion:
     def _convert_one(
         self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None
     ) -> Report | None:
-        """Convert the one tensor of a reader."""
         conversion = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
         (row,) = conversion.rows(conversion.run(meter, folder), None)
         return row.report

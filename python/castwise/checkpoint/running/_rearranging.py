@@ -102,7 +102,6 @@ def temporary_file(folder: Path | None) -> Iterator[BinaryIO]:
 
 
 def pieces_of(file: BinaryIO, begin: int, length: int, nbytes: int) -> Iterator[bytes]:
-    """Read `length` bytes of a file, `nbytes` at a time."""
     for offset in range(0, length, nbytes):
         file.seek(begin + offset)
         yield file.read(min(nbytes, length - offset))

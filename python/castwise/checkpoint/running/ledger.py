@@ -97,7 +97,6 @@ class Ledger:
 
     @property
     def is_there(self) -> bool:
-        """True if it has a job."""
         return not self.folder.is_symlink() and (self.folder / JOB).exists()
 
     def make(self, job: Job, destination: Path) -> None:
@@ -113,12 +112,10 @@ class Ledger:
         return seal, job
 
     def parts(self) -> list[RunPart]:
-        """List the parts that have a page."""
         matches = filter(None, (re.fullmatch(_PAGE, path.name) for path in self.folder.iterdir()))
         return sorted(RunPart(int(match[1]), int(match[2])) for match in matches)
 
     def path_of(self, part: RunPart) -> Path:
-        """Return where the page of a part is."""
         return self.folder / f"part-{part.number}-of-{part.total}.json"
 
     def read(self, part: RunPart, seal: str) -> Page:

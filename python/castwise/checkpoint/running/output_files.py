@@ -43,7 +43,6 @@ class OutputFile(NamedTuple):
 
     @property
     def plans(self) -> list[Planned]:
-        """All that becomes of tensors in it."""
         return [plan for _, plans in self.sources for plan in plans]
 
     def write(self, file: BinaryIO, meter: ProgressMeter, shard: str | None) -> list[CastRow]:
@@ -128,14 +127,12 @@ class OutputFile(NamedTuple):
         )
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return what `Conversion.sizes` does, for all its tensors."""
         with self._writer_of_nothing() as writer:
             conversions = [self._conversion(*source, writer) for source in self.sources]
             return [size for conversion in conversions for size in conversion.sizes()]
 
     @contextmanager
     def _writer_of_nothing(self) -> Iterator[Writer]:
-        """Make the writer for a block that writes nothing."""
         # The error makes the writer leave the container as it is.
         with suppress(_PreviewDone), self._writer(io.BytesIO()) as writer:
             yield writer
@@ -166,11 +163,9 @@ class OutputComponent(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """The paths of the files."""
         return {target.name for target in self.targets}
 
     def index_text(self, rows: Sequence[CastRow]) -> str:
-        """Return the index for rows of these files."""
         length = len(self.component.prefix)
         if self.is_divided:
             weight_map = {row.name: (row.shard or "")[length:] for row in rows}
@@ -222,7 +217,6 @@ def _discarding(name: str) -> Iterator[BinaryIO]:
 
 
 def least_nbytes(tensors: Iterable[Planned]) -> int:
-    """Return the bytes that tensors take at least."""
     return sum(_least_nbytes(tensor) for tensor in tensors)
 
 

@@ -55,7 +55,6 @@ class Outline(NamedTuple):
 
 
 def outlines(work: Work) -> Iterator[Outline]:
-    """Return the outline of each file."""
     for _, group in groupby(work, lambda one: one[0].name):
         targets, _, ranges = zip(*group, strict=True)
         spans = join_spans(span.target_span for one in ranges for span in one)
@@ -166,7 +165,6 @@ class _PartsLedger(Ledger):
         return seal, job
 
     def pages(self, seal: str) -> dict[RunPart, Page]:
-        """Read the pages of the parts that are finished."""
         pages: dict[RunPart, Page] = {}
         for part in self.parts():
             try:
@@ -376,7 +374,6 @@ def _identity(path: Path) -> bytes:
 
 
 def _work_of(run: ToFile | ToFolder) -> Work:
-    """Return all that is to be converted, in its order."""
     work: Work = []
     for target in run.files:
         conversions = target.conversions()
@@ -391,7 +388,6 @@ def _work_of(run: ToFile | ToFolder) -> Work:
 
 
 def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
-    """Return what belongs to a part of each conversion."""
     sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
     # Parts have about the same bytes, whatever tensors these belong to.
     ends = [sum(sizes) * number // part.total for number in (part.number - 1, part.number)]

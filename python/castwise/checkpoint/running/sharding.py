@@ -89,7 +89,6 @@ def one_file(
     plans_of_shards: Mapping[str, list[Planned]],
     options: CastOptions,
 ) -> OutputFile:
-    """Make one file of all shards."""
     _check_distinct(shards, plans_of_shards)
     sources = [(reader, plans_of_shards[shard]) for shard, reader in shards.items()]
     return OutputFile(name, sources, _metadata(shards), options)

@@ -90,17 +90,14 @@ class ToFile:
 
     @property
     def is_in_place(self) -> bool:
-        """True if the file takes the place of what is read."""
         return any(is_same(reader.path, self._destination) for reader in self.sources.values())
 
     @property
     def files(self) -> list[OutputFile]:
-        """The files to be written."""
         return [self._target]
 
     @property
     def job(self) -> Job:
-        """All that decides the result."""
         return job_of(self.sources, self.options, self.files, self._output.arguments)
 
     def other_states(self) -> dict[str, list[Any]]:
@@ -108,20 +105,17 @@ class ToFile:
         return {}
 
     def product(self, folder: Path) -> Path:
-        """Return what of a folder with the file becomes the destination."""
         return folder / self._target.name
 
     def assemble(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> list[CastRow]:
-        """Complete a folder that has the file; returns the rows."""
         del folder
         rows = [row._replace(shard=None) for row in rows_of(self._target)]
         self.judge(rows)
         return rows
 
     def place(self, folder: Path) -> None:
-        """Make the destination of a folder that is complete."""
         if not self._output.overwrite:
             check_absent(self._destination)
         left_out = self._left_out()

@@ -165,7 +165,6 @@ class ToFolder:
         return rows
 
     def _upload(self, meter: ProgressMeter) -> list[CastRow]:
-        """Write the folder on a store."""
         folder = self._destination
         paths = walk(folder, lambda _: True) if folder.exists() else ()
         paths_before = {path for path, _ in paths if not path.endswith("/")}
@@ -197,7 +196,6 @@ class ToFolder:
     def assemble(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> list[CastRow]:
-        """Complete a folder that has all its shards; returns the rows."""
         rows = [row for target in self.files for row in rows_of(target)]
         self.judge(rows)
         names = {target.name for target in self.files}
@@ -207,7 +205,6 @@ class ToFolder:
         return rows
 
     def place(self, folder: Path) -> None:
-        """Make the destination of a folder that is complete."""
         put_folder(folder, self._destination, may_replace=self._output.overwrite)
 
     def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
@@ -232,7 +229,6 @@ class ToFolder:
         ledger: ShardLedger | None,
         executor: Executor | None,
     ) -> list[CastRow]:
-        """Write the files that are not complete yet."""
         rows_of_files = {} if ledger is None else dict(ledger.rows)
         for component in self._components:
             (folder / component.prefix).mkdir(parents=True, exist_ok=True)
@@ -255,16 +251,13 @@ class ToFolder:
 
     @property
     def files(self) -> list[OutputFile]:
-        """The files to be written."""
         return [target for component in self._targets for target in component.targets]
 
     @property
     def job(self) -> Job:
-        """All that decides the result."""
         return job_of(self.sources, self.options, self.files, self._output.arguments)
 
     def _check_room(self, shards_done: Container[str]) -> Room:
-        """Check the room for what is not done yet."""
         for target in self.files:
             check_length(target.name, self._destination)
         other_nbytes, left_out = (
@@ -287,7 +280,6 @@ class ToFolder:
 
     @property
     def is_in_place(self) -> bool:
-        """True if the folder takes the place of what is read."""
         return is_same(self._source, self._destination)
 
     def _check_destination(self) -> None:

@@ -56,7 +56,6 @@ def checked_machine(
 
 
 def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """List the pairs of gradient and variable."""
     remedy = "is not valid; give pairs of a gradient and its variable."
     if not isinstance(grads_and_vars, Iterable):
         raise TypeError(f"grads_and_vars={grads_and_vars!r} {remedy}")

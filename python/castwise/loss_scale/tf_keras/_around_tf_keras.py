@@ -90,7 +90,6 @@ class LossScaleOptimizer(ScaledOptimizer):
 
     @property
     def _machine(self) -> DynamicLossScale:
-        """The loss scale that the variables contain."""
         state = self._loss_scale
         machine = DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="tf_keras")
         scale, counter = state.current_loss_scale.numpy(), state.counter.numpy()

@@ -158,7 +158,6 @@ _FLOATS = frozenset(("bias", "code map", "divisor", "factor", "float8 scale", "n
 
 
 def _label(name: str, part: object) -> str:
-    """Name a part, and the tensor that it is."""
     return f"{name} {part.name!r}" if isinstance(part, LazyArray) else name
 
 

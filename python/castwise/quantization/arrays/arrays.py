@@ -300,7 +300,6 @@ def _as_native(part: object) -> object:
 
 
 def _rows_of(recipe: StoredRecipe | None) -> tuple[Layout | None, ...]:
-    """Return the rows of the table of layouts that a producer has."""
     producer = known_recipe(recipe)
     return () if producer is None else producer.layouts
 

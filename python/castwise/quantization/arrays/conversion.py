@@ -42,7 +42,6 @@ def of_rows(form: Views, rows: int) -> Views:
 
 
 def of_shape(form: Views, shape: tuple[int, ...]) -> Views:
-    """Return the geometry of a weight of another shape in a form."""
     recipe = None if form.recipe is None else form.recipe.name
     return geometry(
         form.scheme.name, recipe, form.layout, shape=shape, axis=form.axis, block=form.block

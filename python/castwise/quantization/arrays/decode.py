@@ -375,7 +375,6 @@ def wrapped_zeros(q: StoredArray) -> int:
 
 
 def added_to_zeros(q: StoredArray) -> int:
-    """Return what is added to stored zero points."""
     adds, variant = dict(views_of(q).storage.zeros_add), str(q.variant or "")
     return adds.get(variant or next(iter(adds), ""), 0)
 

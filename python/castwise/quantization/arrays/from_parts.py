@@ -238,7 +238,6 @@ def _candidates(
 
 @cache
 def _schemes(layout: Layout) -> tuple[str, ...]:
-    """Name the schemes that a layout may hold."""
     if layout.storage is not None and (name := layout.storage.block_type):
         return () if name in TYPES else (layout.scheme,)  # the same bytes as of a scheme of arrays
     return tuple(row.name for row in schemes() if may_hold(layout, row.name))
@@ -247,7 +246,6 @@ def _schemes(layout: Layout) -> tuple[str, ...]:
 def _stated_shape(
     match: Match[_NamedPart], shape: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
-    """Return the shape that the parts state, or what the caller states."""
     for part, tensor in match.parts.values():
         if part.use == "shape":
             if tensor.array.size not in range(MATRIX, _MAX_AXES + 1):

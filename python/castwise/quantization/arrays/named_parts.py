@@ -90,7 +90,6 @@ def _is_named(views: Views) -> bool:
 
 
 def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
-    """Return the same bytes as the parts of another producer."""
     views = views_of(q)
     symmetric = q.zero_point is None and "bias" not in q.extras
     layout = written_layout(recipe.name, views.scheme, symmetric=symmetric)
@@ -130,7 +129,6 @@ def _dtype_of_codes(q: StoredArray, target: Views) -> np.dtype[Any]:
 
 
 def _dtype_of_scales(q: StoredArray, target: Views) -> np.dtype[Any]:
-    """Return the dtype that a producer has for the bytes of scales."""
     formats = target.layout.parts[0].formats if q.scale.dtype.itemsize == 1 else ()
     name = next((candidate for candidate in formats if finfo(candidate).bits == BYTE_BITS), None)
     return q.scale.dtype if name is None else dtype_of(name)
@@ -186,7 +184,6 @@ _ALIKE: dict[str, Any] = {
 
 
 def stem_of(layout: Layout) -> str:
-    """Return what a parameter of a layout is called."""
     if layout.payload in ("_blocks", ".blocks"):
         return ""
     return layout.parameters[0] if layout.parameters else _HEAD
@@ -199,7 +196,6 @@ def bare(name: str) -> str:
 
 
 def _value(q: StoredArray, part: Part, views: Views) -> Array | None:
-    """Return the array of a part, or None if there is none."""
     values = {SCALE: q.scale, GLOBAL: q.global_scale, ZERO: q.zero_point}
     value = values.get(part.role)
     if part.role != OTHER:

@@ -439,7 +439,6 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     scales: str,
     seed: int,
 ) -> _Plan:
-    """Plan how arrays of a shape and dtype are quantized."""
     check_float(shape, dtype)
     row = find_scheme(scheme)
     if axis is not None:
@@ -549,7 +548,6 @@ def _may_be_asymmetric(scheme: Scheme, recipe: str) -> bool:
 def _allowed_block(
     scheme: Scheme, block: tuple[int, int], shape: tuple[int, ...]
 ) -> tuple[int, int]:
-    """Refuse a block that the scheme cannot have."""
     rows, columns = scheme.block
     has_free_blocks = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
     if block == scheme.block:
@@ -747,7 +745,6 @@ def _result(  # noqa: PLR0917
     zero_point: Array | None = None,
     bias: Array | None = None,
 ) -> QuantizedArray:
-    """Make the quantized array of the parts that were filled."""
     fields = plan.fields.copy()
     fields["data"], fields["scale"], fields["_ready"] = data, scale, {}
     fields["global_scale"], fields["zero_point"] = global_scale, zero_point

@@ -94,7 +94,6 @@ def rows_of(
 
 @lru_cache(1 << 10)
 def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
-    """Say of each part that has rows how they lie in it."""
     storage, data, scale = views.storage, views.data_shape, views.scale_shape
     bits = views.scheme.bits - views.high_bits
     per_container = codes_of_container(bits, views.container.itemsize, views.packing)

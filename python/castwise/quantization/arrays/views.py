@@ -63,7 +63,6 @@ class Views:
 
     @cached_property
     def core_block(self) -> tuple[int, int]:
-        """The block as the core sees it."""
         return self.block[::-1] if self.is_transposed else self.block
 
     @cached_property
@@ -96,7 +95,6 @@ class Views:
 
     @cached_property
     def container(self) -> np.dtype[Any]:
-        """The dtype of the payload."""
         if self.storage.container is not None:
             return np.dtype(self.storage.container)
         element = self.scheme.element
@@ -113,7 +111,6 @@ class Views:
 
     @cached_property
     def data_shape(self) -> tuple[int, ...]:
-        """The shape of the payload as it is stored."""
         *stack, rows, columns = self.core_shape
         if self.storage.tile is not None:
             rows, columns = padded_shape((rows, columns), self.storage.tile)
@@ -154,7 +151,6 @@ class Views:
 
     @cached_property
     def scale_shape(self) -> tuple[int, ...]:
-        """The shape of scales as they are stored."""
         *stack, rows, columns = self.grid
         whole = self.block == (0, 0)
         if whole:
@@ -203,7 +199,6 @@ class Views:
 
     @cached_property
     def zero_shape(self) -> tuple[int, ...]:
-        """The shape of zero points as they are stored."""
         if self.storage.zeros == "plain":
             return self.scale_shape
         shape = list(self.scale_shape)
@@ -243,7 +238,6 @@ class Views:
 
 
 def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
-    """View the fields of blocks of bytes."""
     fields: dict[str, Array] = {}
     begin = 0
     for name, size in views.storage.fields:
@@ -296,7 +290,6 @@ class StoredArray:
 
 
 def views_of(q: StoredArray) -> Views:
-    """Return the geometry of a quantized array."""
     if q.layout is None or q.shape is None or q.block is None:
         raise ValueError("the quantized array has no geometry yet.")
     return geometry(

@@ -161,7 +161,6 @@ _UNWEIGHTED = "Q8_0"
 
 
 def has_importance(scheme: str, scales: str) -> bool:
-    """Return True if importance weights the search of scales of a scheme."""
     return scales == "best" or type_of_scheme(scheme) not in {None, _UNWEIGHTED}
 
 

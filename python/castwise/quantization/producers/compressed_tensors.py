@@ -211,7 +211,6 @@ def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
 
 
 def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
-    """Describe what compressed-tensors calls the arguments of weights."""
     bits, strategy = positive_integer(weights.get("num_bits")), weights.get("strategy")
     block = group_block(weights.get("group_size"))
     if strategy == "block":
@@ -303,7 +302,6 @@ def _arguments_of_inputs(encoding: Encoding, *, is_scaled: bool) -> dict[str, An
 
 
 def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
-    """Say what compressed-tensors calls the arguments of weights."""
     scheme, (_, columns) = encoding.written.scheme, encoding.block
     strategy = scheme.rpartition("_")[2]
     bytes_of_scale = {"nvfp4": E4M3}.get(scheme, U8 if scheme.startswith("mx") else None)

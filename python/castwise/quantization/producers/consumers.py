@@ -268,7 +268,6 @@ def consumers() -> tuple[Consumer, ...]:
 
 
 def find_consumer(name: object) -> Consumer:
-    """Return the consumer of a name."""
     rows = {consumer.name: consumer for consumer in _CONSUMERS}
     if not isinstance(name, str) or name not in rows:
         raise ValueError(f"{suggestion(name, rows)}use one of {', '.join(rows)}")

@@ -119,7 +119,6 @@ class _Siblings:
         return (*near, *self._unknown(names_beneath), *numbered_names)
 
     def _unknown(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Name those that belong to no payload."""
         stored_names = [self._tensors[name].name for name in names]
         return tuple(name for name in stored_names if name not in self._known_names)
 

@@ -236,7 +236,6 @@ def add_prefix(quantization: Quantization, prefix: str) -> Quantization:
 
 
 def join_components(components: Sequence[Quantization]) -> Quantization:
-    """Join what is found in several components."""
     return Quantization(
         stated=tuple(text for component in components for text in component.stated),
         unknown=next(

@@ -23,12 +23,10 @@ TILE = (128, 4)
 
 
 def ceil_div(count: int, size: int) -> int:
-    """Divide, and round up."""
     return -(-count // size)
 
 
 def padded_shape(shape: Iterable[int], multiples: Iterable[int]) -> tuple[int, ...]:
-    """Round each length up to a multiple."""
     return tuple(ceil_div(n, size) * size for n, size in zip(shape, multiples, strict=True))
 
 
@@ -40,7 +38,6 @@ def block_grid(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
 
 
 def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape without axes of one element."""
     return tuple(filter((1).__ne__, shape))
 
 
@@ -212,7 +209,6 @@ class Layout:
 
 
 def scale_part(name: str, formats: tuple[str, ...] = OF_REAL, *, distinct: bool = False) -> Part:
-    """Describe a scale that must be there."""
     return Part(name, SCALE, formats, is_required=True, distinct=distinct)
 
 

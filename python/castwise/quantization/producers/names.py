@@ -25,12 +25,10 @@ class Described(Formatted, Protocol):
 
 @lru_cache(3 << 13)  # of one weight it is asked twenty times, in passes over all
 def tail(name: str) -> str:
-    """Return the last component of a name."""
     return name.rpartition("/")[2].rpartition(".")[2]
 
 
 def name_part(part: str, weight: str) -> str:
-    """Name a part of a weight, as `Part.name` says."""
     if part[:1] in ("_", "."):
         return weight + part
     return weight[: len(weight) - len(tail(weight))] + part.removeprefix("/")
@@ -81,7 +79,6 @@ def match_layout(
     tensors: Mapping[str, T],
     rename: Callable[[str], str] = lambda name: name,
 ) -> Match[T] | None:
-    """Match one layout, None if it is another."""
     payload = tensors[name]
     if layout.formats and payload.format not in layout.formats:
         return None

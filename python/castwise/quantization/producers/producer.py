@@ -22,7 +22,6 @@ MXFP4_TO_NVFP4 = ("mxfp4", "nvfp4")
 
 
 def same_schemes(*schemes: str) -> tuple[Form, ...]:
-    """Return the forms of schemes that stay what they are."""
     return tuple((scheme, scheme) for scheme in schemes)
 
 
@@ -53,7 +52,6 @@ class Written(NamedTuple):
 
     @property
     def row(self) -> Scheme:
-        """The row of the scheme."""
         return scheme_of_files(self.scheme)
 
 
@@ -70,7 +68,6 @@ class Encoding(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The bits of a code."""
         return self.written.row.bits
 
 

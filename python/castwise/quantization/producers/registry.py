@@ -125,12 +125,10 @@ _BY_NAME = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}
 
 
 def lasts(names: Iterable[str]) -> set[str]:
-    """Return the last components that may be those of parts."""
     return {tail(name) for name in names if name.endswith(_PARTS)}
 
 
 def find_recipe(name: object) -> Producer:
-    """Return the producer whose layouts are known by a name."""
     if not isinstance(name, str) or name not in _BY_NAME:
         hint, names = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
         raise ValueError(f"recipe={name!r} is not known: {hint}use {names}.")
@@ -181,7 +179,6 @@ def producer_of_model(model_type: object) -> Producer | None:
 
 
 def reader_of(method: str) -> StatementReader:
-    """Return what reads the sections of a method."""
     readers = (row.configuration.readers.get(method) for row in PRODUCERS)
     return next((reader for reader in readers if reader is not None), no_statements)
 

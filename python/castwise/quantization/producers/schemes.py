@@ -160,7 +160,6 @@ NO_PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_scheme(name: object) -> Scheme:
-    """Return the row of a name."""
     rows = _rows()
     if not isinstance(name, str) or name not in rows:
         preset = (PRESETS | NO_PRESETS).get(name.upper()) if isinstance(name, str) else None
@@ -229,14 +228,12 @@ def check_scales(scales: object, scheme: Scheme, recipe: str) -> None:
 
 @lru_cache(1 << 12)
 def may_hold(layout: Layout, scheme: str) -> bool:
-    """Return True if a layout may hold a scheme."""
     stem = layout.scheme.partition("{")[0].rstrip("_")
     return scheme.startswith(layout.families) or (stem != "" and scheme.startswith(stem))
 
 
 @cache
 def has_bias(layout: Layout) -> bool:
-    """Return True if blocks of a layout have a bias."""
     storage = layout.storage or Storage()
     return any(part.use == "bias" for part in layout.parts) or "bias" in dict(storage.fields)
 

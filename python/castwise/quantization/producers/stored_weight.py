@@ -50,7 +50,6 @@ class LazyArray:
         return math.prod(self.shape)
 
     def reshape(self, shape: Sequence[int]) -> LazyArray:
-        """View the tensor in another shape."""
         shape = tuple(shape)
         if shape == self.shape:
             return self
@@ -102,7 +101,6 @@ class LazyArray:
         return np.array(self[...], dtype, copy=copy)
 
     def _stored_ranges(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return the ranges of the stored axes."""
         boxes: list[Range] = []
         ranges_seen = ((n, bounds) for n, bounds in zip(self.shape, ranges, strict=True) if n != 1)
         for axis, count in enumerate(self.stored_shape):
@@ -173,11 +171,9 @@ class StoredWeight:
 
     @property
     def format(self) -> str:
-        """The format of the payload."""
         return self.tensors[self.payload].format or ""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a stored tensor."""
         return self.tensors[name].shape
 
     def matrix(self) -> tuple[int, int]:
@@ -199,7 +195,6 @@ class StoredWeight:
         return next((name for name in self.weight.parts if name.endswith(ending)), None)
 
     def require_part(self, ending: str) -> str:
-        """Name a part that must be there."""
         name = self.part(ending)
         if name is None:
             raise Undecodable(
@@ -208,7 +203,6 @@ class StoredWeight:
         return name
 
     def scale(self) -> str:
-        """Name the scale, which must be there."""
         scale = self.weight.scale
         if scale is None:
             raise Undecodable("it has no scale")
@@ -233,7 +227,6 @@ class StoredWeight:
         return (1, block[1] or inputs)
 
     def bits(self) -> int:
-        """Return the bits of integers."""
         number = self.scheme.removeprefix("int").partition("_")[0]
         if not self.scheme.startswith("int") or not number.isdigit():
             raise Undecodable("nothing states of how many bits its codes are")
@@ -242,7 +235,6 @@ class StoredWeight:
         return int(number)
 
     def wrong(self, name: str, needed_shape: object) -> Undecodable:
-        """Say that a part has another shape than its payload needs."""
         return Undecodable(
             f"{name!r} has the shape {self.shape(name)}, and {needed_shape} is what "
             f"{self.payload!r} of shape {self.shape(self.payload)} needs"

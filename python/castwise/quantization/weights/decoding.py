@@ -217,7 +217,6 @@ class Decodings:
         # Along which blocks are to lie, -1 or -2; None for that of the unquantized model
         axis: int | None = None,
     ) -> Decoding:
-        """Plan how a weight is decoded."""
         payload, tensors = weight.payload, self._tensors
         stem = payload[: len(payload) - len(tail(payload))]
         kind = (
@@ -376,7 +375,6 @@ def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (it
 
 
 def _check_groups(index: LazyArray, count: int) -> None:
-    """Refuse an index of other groups than there are."""
     groups = np.asarray(index)
     wrong = groups[~((groups >= 0) & (groups < count))]
     if wrong.size:
@@ -479,7 +477,6 @@ def _factors(case: StoredWeight, stack: Sequence[int]) -> list[LazyArray]:
 
 
 def _width_of(case: StoredWeight, size: int) -> int:
-    """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
     _, fields = block_layout(case.scheme, size)
     return codes_of_block(fields, scheme.bits)

@@ -411,7 +411,6 @@ def _rank(match: Match[Described]) -> tuple[int, bool, bool]:
 
 
 def _scale(match: Match[Described]) -> tuple[int, ...]:
-    """Return the shape of the first scale."""
     return () if match.scale is None else grid_of_scales(match.scale.shape, match.payload.shape)
 
 

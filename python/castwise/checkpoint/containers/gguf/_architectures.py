@@ -135,5 +135,4 @@ def stated_key(config: Mapping[str, Any], key: str) -> str:
 
 
 def experts_of(config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSON)
-    """Return how many experts a layer has."""
     return config.get(stated_key(config, EXPERTS[0]))

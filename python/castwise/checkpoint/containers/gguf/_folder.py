@@ -180,7 +180,6 @@ def _side_tensors(
 
 
 def _info(reader: GgufReader, tensor: MappedTensor, sources: list[GatheredSource]) -> TensorInfo:
-    """Describe a tensor that is made of others."""
     leading = reader.tensors[sources[0].name]
     if not (is_blocks := _is_blocks(leading)):
         check_computed(leading)

@@ -28,7 +28,6 @@ BLOCKS = {kind: (name, count, size) for name, (kind, count, size) in BLOCK_TYPES
 
 
 def tensor_info(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
-    """Describe a tensor of a type of ggml, or refuse it."""
     if kind in PLAIN:
         row = format_info(PLAIN[kind])
         return TensorInfo(

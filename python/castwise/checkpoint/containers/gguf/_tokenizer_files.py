@@ -36,7 +36,6 @@ class Unstated(CheckpointError):  # noqa: N818  (it says what is missing)
 
 
 def special_numbers(header: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the numbers of special tokens, as a configuration has them."""
     numbers = {name: _number(header, IDS[name], size) for name in _STATED}
     return {f"{name}_token_id": number for name, number in numbers.items() if number is not None}
 

@@ -212,7 +212,6 @@ def _refusal(folder: Path, reason: str) -> CheckpointError:
 
 
 def _added_token(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
-    """Return an added token, and its type."""
     text = token["content"]
     for key in _STRIPPING:
         if token.get(key):
@@ -308,7 +307,6 @@ def _template(
 
 
 def _templates(settings: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Return the chat templates."""
     templates = settings.get("chat_template")
     if templates is None and (folder / _TEMPLATE).is_file():
         with _blame_file(folder / _TEMPLATE):

@@ -48,7 +48,6 @@ def _check_name(path: Path) -> None:
 
 
 def _outline(folder: Path, config: Mapping[str, Any]) -> ModelOutline:
-    """Return what the model of a folder is in a file."""
     row, config = architecture(config)
     factors = rotary_factors(row, config)
     is_tied = row.tied and bool(config.get("tie_word_embeddings"))

@@ -93,7 +93,6 @@ _RULES_OF_FALCON: Mapping[str, Mapping[str, Any]] = {
 
 
 def mix_metadata(mix: str) -> dict[str, str]:
-    """Return what a file of a mix states of it."""
     return {FILE_TYPE: typed_text(COUNT, MIXES[mix][1])}
 
 
@@ -156,5 +155,4 @@ def _types(mix: str, values: Mapping[str, Any], names: Sequence[str]) -> Iterato
 
 
 def _of_layer(types: _Types, index: int, count: int, usual: str) -> str:
-    """Return the type of a layer."""
     return next((scheme for holds, scheme in types if holds(index, count)), usual)

@@ -226,7 +226,6 @@ class GgufReader(WholeModelReader):
             bytes_done += len(part)
 
     def _rows(self, name: str, gather: Gathered, begin: int, count: int) -> NDArray[np.uint8]:
-        """Read so many periods of rows."""
         rows = np.empty((count, gather.period, gather.row), np.uint8)
         for source in gather.sources:
             part = np.empty((count, len(source.picks), gather.row), np.uint8)

@@ -62,7 +62,6 @@ class GgufWriter(PlacedWriter):
 def file_bytes(
     plans: Collection[Planned], metadata: Mapping[str, str], source: Reader | None
 ) -> int:
-    """Return the bytes of a file of tensors that are planned."""
     header, _, end = _start(plans, metadata, source)
     return len(header) + end
 
@@ -92,7 +91,6 @@ def _start(
 
 
 def _nbytes(plan: Planned) -> int:
-    """Return the bytes of a tensor."""
     assert plan.format is not None, "a reader of models refuses others"  # noqa: S101
     return Elements(plan.format).nbytes(math.prod(plan.info.shape))
 

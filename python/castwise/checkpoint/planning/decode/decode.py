@@ -101,7 +101,6 @@ def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> D
 
 
 def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> Derived:
-    """Derive a component without quantization."""
     facts = SourceComponent(
         source, component, "decode", "decoded", "what states how its tensors are stored"
     )
@@ -196,7 +195,6 @@ def _check(facts: SourceComponent, quantization: Quantization) -> None:
 def _choose_weights(
     facts: SourceComponent, quantization: Quantization, only: str | None
 ) -> list[QuantizedWeight]:
-    """Return the weights that are decoded."""
     if only is None:
         return list(quantization.weights)
     pattern = pattern_of("only", only)
@@ -298,7 +296,6 @@ class _DecodedKind:
         )
 
     def tensor(self, weight: QuantizedWeight, reading: Decoding) -> DerivedTensor:
-        """Describe a weight as it is decoded."""
         is_stacked = self.stack is not None
         plan = reading._replace(
             rows=partial(self._rows, reading.rows, weight.payload),

@@ -28,7 +28,6 @@ def slab_losses(
     arithmetic: Arithmetic,
     certainties: tuple[bool, bool] | None = None,  # what its scales tell, if that is known
 ) -> DecodeReport:
-    """Count what a slab lost that was decoded into `values`."""
     infinite, nan, underflows, zeros = losses_of(q, values, arithmetic, certainties)
     return DecodeReport(values.size, infinite, underflows, nan, zeros)
 

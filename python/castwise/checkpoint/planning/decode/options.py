@@ -34,7 +34,6 @@ def decoding_of(
     *,
     may_be_plain: bool = False,
 ) -> Decode:
-    """Check how weights are to be decoded."""
     name = finfo(typed_format(dtype, argument("dtype"))).name
     if name not in FORMATS:
         raise ValueError(setting("dtype", dtype) + f": weights are decoded to {', '.join(FORMATS)}")

@@ -69,7 +69,6 @@ def encode_rows(
 
 
 def add_saturated(report: CastReport, count: int) -> CastReport:
-    """Return a report with another count of saturated values."""
     counts, *sums = report.__reduce__()[1]
     names = ("count", "exact", "overflowed", "saturated")
     return restore_report([*counts[: len(names) - 1], count, *counts[len(names) :]], *sums)

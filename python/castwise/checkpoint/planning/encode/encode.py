@@ -104,12 +104,10 @@ class Encode(NamedTuple):
 
     @property
     def mapping(self) -> dict[str, str]:
-        """What a map says, by its keys."""
         formats = dict(self.dtypes.keys.items())
         return {key: self.schemes.get(key) or formats[key] or KEEP for key in formats}
 
     def encoding(self, scheme: str) -> Encoding:
-        """Return how a scheme is stored."""
         inputs = self.inputs or needed_inputs(self.consumer, self.recipe, scheme)
         zeros = row_with_zeros(scheme, self.recipe, inputs) if self.zero_points else None
         row = zeros or written_row(scheme, self.recipe, inputs)
@@ -298,7 +296,6 @@ def _kinds(facts: SourceComponent, encode: Encode) -> list[list[TensorInfo]]:
 
 
 def _infos_of(facts: SourceComponent) -> Sequence[TensorInfo]:
-    """Return the tensors that may be quantized."""
     # What states a component without a configuration is of the model.
     return facts.tensors if facts.component.has_config else ()
 
@@ -329,7 +326,6 @@ def facts_of(source: Checkpoint, component: Component, encode: Encode) -> Source
 def _refuse_quantized(
     source: Checkpoint, facts: SourceComponent, quantization: Quantization
 ) -> NoReturn:
-    """Refuse what is quantized, or may be."""
     facts.check_method(quantization)
     if not quantization.weights:
         facts.check_orphans(quantization)
@@ -444,7 +440,6 @@ class _Chooser(NamedTuple):
 
     @classmethod
     def of(cls, facts: SourceComponent, encode: Encode) -> _Chooser:
-        """Make the one of a request."""
         types = {*encode.mix_types.values()}
         types |= {
             fallback for name in types if (fallback := encode.encoding(name).written.fallback)
@@ -454,7 +449,6 @@ class _Chooser(NamedTuple):
         return cls(facts, facts.model, encode, encodings)
 
     def encoding(self, info: TensorInfo, key: str | None, is_ignored: bool) -> Encoding | None:
-        """Return how a tensor is quantized; None if it stays."""
         scheme = self.encode.schemes.get(key or "")
         if scheme is None and key is None and not is_ignored:
             is_matrix = self.facts.is_matrix(info)

@@ -267,7 +267,6 @@ class EncodedWeight:
         return [*outer, *((columns, rows) if is_transposed else (rows, columns))]
 
     def _read(self, ranges: Sequence[Range]) -> Array:
-        """Read a slab as a matrix."""
         array = self._kind.stored_tensors.box(self.info.name, ranges)
         return array.reshape(array.shape[-2:])
 
@@ -319,7 +318,6 @@ class EncodedWeight:
         return self.group.amax()
 
     def amax(self) -> float:
-        """Return its largest magnitude."""
         if self.largest is None:
             self.largest = self._read_amax()
         return self.largest
@@ -422,13 +420,11 @@ def _input_scale(encoding: Encoding, scale: float) -> _EncodedPart:
 def _quantize_zeros(
     encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
 ) -> QuantizedArray:
-    """Quantize so many rows of zeros."""
     zeros = np.zeros((rows, columns), dtype)
     array = zeros.T if encoding.written.is_transposed else zeros
     return quantize_slab(array, threads=1, **_options(encoding, array.shape))
 
 
 def compare_decoded(stack: Array, q: QuantizedArray) -> list[CastReport]:
-    """Compare each array of a stack with what it is decoded to."""
     values = decode_array(q, measured_dtype(stack.dtype), arithmetic="peer", threads=1)
     return [*map(report_losses, stack, values.reshape(stack.shape))]

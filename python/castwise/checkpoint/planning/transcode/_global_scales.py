@@ -124,7 +124,6 @@ class Power:
     lock: Lock = field(default_factory=Lock)
 
     def add(self, weight: QuantizedWeight, plan: Decoding) -> None:
-        """Let another weight share it."""
         self.plans[weight.payload] = plan
         self.sources += [weight.payload, *weight.parts]
 
@@ -136,7 +135,6 @@ class Power:
             return self.exponent
 
     def value(self) -> np.float32:
-        """Return the global scale."""
         power = self.power()
         return np.float32(np.ldexp(1, -power if self.divides else power))
 

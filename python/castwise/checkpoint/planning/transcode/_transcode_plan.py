@@ -68,7 +68,6 @@ class TranscodingPlan(NamedTuple):
 
     @property
     def weights(self) -> Sequence[QuantizedWeight]:
-        """What of it is quantized."""
         quantization = self.facts.quantization
         return () if quantization is None else quantization.weights
 
@@ -80,7 +79,6 @@ class TranscodingPlan(NamedTuple):
         return {name: "" for name in others if name.endswith(_MARKERS)}
 
     def scheme_of(self, weight: QuantizedWeight) -> str:
-        """Return the scheme that a weight gets."""
         return self.scheme or weight.scheme or ""
 
 

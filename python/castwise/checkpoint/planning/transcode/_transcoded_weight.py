@@ -242,7 +242,6 @@ class TranscodedWeight:
     def _slabs(
         self, payload: str, names: Collection[str], _format: str | None
     ) -> Iterator[WeightSlab]:
-        """List the slabs that make some of its tensors."""
         if not (self._keys or self._single_slabs):
             self._prepare()
         yield from self._converted_slabs(names)
@@ -271,7 +270,6 @@ class TranscodedWeight:
     def _convert(
         self, plan: Decoding, keys: Mapping[str, str], form: Views, slab: Cut
     ) -> tuple[Arrays, DecodeReport | None]:
-        """Make the rows of a slab."""
         q, level = plan.rows(slab), self.level
         if ZEROS in keys.values() and wrapped_zeros(q):
             self._warn(self.weight.payload)
@@ -340,7 +338,6 @@ class TranscodedWeight:
         return arrays, [DecodeReport(math.prod(form.shape))] * len(weights)
 
     def _make_single(self, tensor: DerivedTensor) -> Array:
-        """Make a constant, or one number."""
         ((_, make),) = self._single_slabs[tensor.info.name]()
         return make()
 
@@ -355,7 +352,6 @@ class TranscodedWeight:
         return {self.weight.payload, *self.weight.parts}.difference(homes, staying)
 
     def _stays(self, tensor: DerivedTensor) -> bool:
-        """Return True for a tensor that is as it is stored."""
         info, (name, *_), shape = self.stored_tensors[tensor.home], tensor.info, tensor.info.shape
         is_copied = name in self._copies
         return is_copied and (name, tensor.format, shape) == (info.name, info.format, info.shape)

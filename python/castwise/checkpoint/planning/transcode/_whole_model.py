@@ -306,7 +306,6 @@ class WholeModel:
 
 
 def _constant(array: NDArray[Any]) -> list[tuple[int, Callable[[], NDArray[Any]]]]:
-    """Return an array as one slab."""
     return [(array.size, lambda: array)]
 
 

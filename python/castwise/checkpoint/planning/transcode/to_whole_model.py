@@ -31,7 +31,6 @@ from castwise.text.wording import parenthesis, setting
 
 
 def check_whole(source: Checkpoint, target: ModelFormat, recipe: str, *, is_file: bool) -> None:
-    """Refuse what does not become one file of one model."""
     several = [component.place for component in source.components]
     if not is_file:
         raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
@@ -126,7 +125,6 @@ def _with_mix(
 
 
 def _config_of(facts: SourceComponent) -> Mapping[str, Any]:
-    """Return the configuration of a folder."""
     config = facts.statement.configs.get(CONFIG)
     if not isinstance(config, dict):
         raise facts.refusal("no config.json states its hyperparameters; name its folder")
@@ -134,7 +132,6 @@ def _config_of(facts: SourceComponent) -> Mapping[str, Any]:
 
 
 def _outline_of(target: ModelFormat, facts: SourceComponent) -> ModelOutline:
-    """Return what a component becomes by its configuration."""
     config = _config_of(facts)
     try:
         return target.outline(facts.component.folder, config)
