@@ -268,6 +268,10 @@ def _with_late_scales(
     return result
 
 
+# Scheme, block and producers of a weight; None of plain tensors.
+_Kind = tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None
+
+
 def scheme_recipes(weight: QuantizedWeight | None, axes: int) -> Sequence[SchemeRecipe]:
     """List what may have made a weight; of a plain tensor all that castwise knows."""
     # Those of a tensor of more than two axes may lie along the last but one.
@@ -293,9 +297,7 @@ def _with_zeros(scheme: str | None, block: tuple[int, ...] | None) -> tuple[Sche
 
 
 @cache
-def _of_kind(
-    kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None, *, is_stack: bool
-) -> tuple[SchemeRecipe, ...]:
+def _of_kind(kind: _Kind, *, is_stack: bool) -> tuple[SchemeRecipe, ...]:
     """List what may have made weights of a scheme, block and producers; of None, plain tensors."""
     types = tuple(_of_blocks(kind))
     if kind is not None and kind[0] in WRITTEN_TYPES:
@@ -310,9 +312,7 @@ def _of_kind(
     return (*recipes, *types)
 
 
-def _of_blocks(
-    kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None,
-) -> Iterator[SchemeRecipe]:
+def _of_blocks(kind: _Kind) -> Iterator[SchemeRecipe]:
     """List the types of blocks that weights of a scheme or of a type may be stored as."""
     scheme, block, producers = kind or (None, None, ())
     if scheme is None or producers != (TYPED,):
@@ -327,9 +327,7 @@ def _of_blocks(
             yield SchemeRecipe(row.name, TYPED, scales="best")
 
 
-def _plain_recipes(
-    kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None,
-) -> Iterator[SchemeRecipe]:
+def _plain_recipes(kind: _Kind) -> Iterator[SchemeRecipe]:
     """List them for matrices along the last axis, those of the stored scheme first."""
     scheme, stored_block, likely = kind or (None, None, ())
     for row in sorted(schemes(), key=lambda row: row.name != scheme):

@@ -612,18 +612,6 @@ def _encode(
     return _result(plan, data, stored_scale, second, stored_zero, stored_bias)
 
 
-def _with_amax(
-    plan: _Plan,
-    options: dict[str, Any],
-    x: Array,
-    weight: Array,
-    amax: float | Sequence[float] | None,
-) -> tuple[dict[str, Any], Array | None]:
-    """Add what follows from the largest magnitude to the options of the core; the global scale."""
-    # A process may flush subnormal numbers, which global scales may be.
-    return in_default_environment(_find_scale, plan, options, x, weight, amax)
-
-
 def _find_scale(
     plan: _Plan,
     options: dict[str, Any],
@@ -631,6 +619,7 @@ def _find_scale(
     weight: Array,
     amax: float | Sequence[float] | None,
 ) -> tuple[dict[str, Any], Array | None]:
+    """Add what follows from the largest magnitude to the options of the core; the global scale."""
     if plan.scheme.global_scale and has_global_scale(plan.views.layout):
         largest = 256.0 if plan.options.get("scales") == "four_over_six" else 448.0
         level_of = partial(
@@ -651,6 +640,10 @@ def _find_scale(
     if amax is not None:
         raise ValueError(f"amax={amax} is not valid for {plan.scheme.name}, which has many scales.")
     return options, None
+
+
+# A process may flush subnormal numbers, which global scales may be.
+_with_amax = partial(in_default_environment, _find_scale)
 
 
 def core_encoding(

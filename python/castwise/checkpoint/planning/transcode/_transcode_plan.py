@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.planning.component import Derived, SourceComponent
 from castwise.checkpoint.planning.decode import decode_refusal
@@ -31,7 +31,6 @@ from castwise.checkpoint.planning.written_schemes import (
     statements,
     written_row,
 )
-from castwise.models.architecture import Architecture
 from castwise.models.model import WEIGHT
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL
@@ -82,21 +81,9 @@ class TranscodingPlan(NamedTuple):
         return self.scheme or weight.scheme or ""
 
 
-def plan_transcoding(  # noqa: PLR0917
-    source: Checkpoint,
-    component: Component,
-    recipe: str,
-    scheme: str | None,
-    threads: int,
-    architecture: Architecture | None = None,
-    inputs: str | None = None,
-) -> TranscodingPlan:
-    """Find the forms that the weights of a component get."""
-    purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
-    facts = SourceComponent(
-        source, component, "transcode", purpose, "what states how it is stored", architecture
-    )
-    plan = TranscodingPlan(facts, recipe, scheme, threads, inputs=inputs)
+def find_forms(source: Checkpoint, plan: TranscodingPlan) -> TranscodingPlan:
+    """Return the plan of a component with the forms that its weights get."""
+    facts, inputs = plan.facts, plan.inputs
     quantization = facts.quantization
     if quantization is None:
         return plan
@@ -108,7 +95,7 @@ def plan_transcoding(  # noqa: PLR0917
         )
 
     def stays(weight: QuantizedWeight) -> bool:  # beside others that do not
-        return weight.recipes == (recipe,) and weight.scheme == plan.scheme_of(weight)
+        return weight.recipes == (plan.recipe,) and weight.scheme == plan.scheme_of(weight)
 
     staying = [weight for weight in quantization.weights if stays(weight)]
     if len(staying) == len(quantization.weights):
@@ -130,7 +117,7 @@ def plan_transcoding(  # noqa: PLR0917
     _state_integers(new_weights)
     if inputs == "dynamic":
         _check_preset(facts, new_weights)
-    _share_scales(facts, recipe, new_weights)
+    _share_scales(facts, plan.recipe, new_weights)
     return plan._replace(staying=staying, new_weights=new_weights, has_inputs=has_inputs)
 
 

@@ -8,10 +8,12 @@ from castwise.checkpoint.containers import model_files
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.registry import model_format
 from castwise.checkpoint.planning.checkpoint_model import check_rows
+from castwise.checkpoint.planning.component import SourceComponent
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.transcode._transcode_plan import (
+    TranscodingPlan,
     derive_transcoded,
-    plan_transcoding,
+    find_forms,
 )
 from castwise.models.architecture import Architecture
 from castwise.quantization.producers.registry import find_recipe, producer_of_model
@@ -52,9 +54,16 @@ def transcode_checkpoint(
     if target is not None:
         derive = partial(derive_whole_model, target)
         dtypes = DtypeMap.from_mapping({target.float32.pattern: "float32"})
-    plans = [
-        plan_transcoding(source, component, recipe, scheme, threads, architecture, inputs)
+    purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
+    components = (
+        SourceComponent(
+            source, component, "transcode", purpose, "what states how it is stored", architecture
+        )
         for component in source.components
+    )
+    plans = [
+        find_forms(source, TranscodingPlan(facts, recipe, scheme, threads, inputs=inputs))
+        for facts in components
     ]
     names = [name for plan in plans for name in plan.facts.model.names]
     names += [weight.name for plan in plans for weight in plan.weights]
