@@ -407,7 +407,6 @@ def _columns_of(
 
 
 def _single_block(magnitudes: Magnitudes) -> Blocks:
-    """Return the whole array as one block."""
     counts, squares = np.zeros((1, BLOCK_BINADES), np.uint64), np.zeros((1, BLOCK_BINADES))
     if not len(magnitudes.exponents):
         return Blocks(np.zeros(0, np.int64), np.zeros(0, np.uint64), counts[:0], squares[:0])

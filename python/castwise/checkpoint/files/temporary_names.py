@@ -171,7 +171,6 @@ def _beside(path: Path, token: str) -> Path:
 
 
 def resumable_name(path: Path) -> Path:
-    """Return the temporary name of a folder that another run can go on with."""
     return _beside(path, "resumable")
 
 

@@ -207,7 +207,6 @@ def _strategy(size: object, block: object) -> str:
 
 
 def groups_of(section: Mapping[str, Any]) -> list[tuple[list[str], Arguments | None]]:
-    """Return the targets and the arguments of each group of a configuration."""
     groups = section.get("config_groups")
     result = []
     for group in groups.values() if isinstance(groups, Mapping) else ():

@@ -93,7 +93,6 @@ _ONE_SCHEME = "give them one scheme, or leave all of them " + parenthesis("ignor
 
 
 def engine_problems(view: View) -> Iterator[LoadingProblem]:
-    """Yield what keeps vLLM or SGLang from loading a checkpoint."""
     section = view.section(*SECTIONS)
     method = section.get("quant_method")
     if method is None and QUANTIZATION_FILE in view.files:

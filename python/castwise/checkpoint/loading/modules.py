@@ -118,7 +118,6 @@ class Module(NamedTuple):
     tensors: dict[str, TensorInfo]
 
     def report(self, problem: str, remedy: str, option: str | None = None) -> LoadingProblem:
-        """Return a problem of it."""
         return LoadingProblem(self.name, problem, remedy, option)
 
     @property

@@ -153,7 +153,6 @@ class CheckpointModel:
         check_rows([name for model in self._models.values() for name in model.names], architecture)
 
     def bind(self, dtypes: DtypeMap) -> DtypeMap:
-        """Return a map that comes with castwise with what these models keep."""
         return replace(dtypes, keeps=self._keeps)
 
     def count_kept(

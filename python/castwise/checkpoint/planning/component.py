@@ -61,7 +61,6 @@ class DerivedModel(DerivedReader, WholeModelReader):
         return self._reader.pairs(left_out)
 
     def values(self) -> dict[str, Any]:
-        """Return what the header states."""
         assert isinstance(self._reader, WholeModelReader)  # noqa: S101
         return self._reader.values()
 

@@ -88,7 +88,6 @@ def refuse_file(
 
 
 def _consumers_of(recipe: str, schemes: Collection[str]) -> list[str]:
-    """Return who loads such schemes of a producer, of linear layers or of experts."""
     return [
         consumer.name
         for consumer in consumers()

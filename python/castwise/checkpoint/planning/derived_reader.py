@@ -181,7 +181,6 @@ class DerivedReader:
 
     @property
     def state(self) -> list[int]:
-        """Size and time of the files."""
         return [number for file in self._files for number in file.state]
 
     def check_unchanged(self) -> None:
@@ -244,7 +243,6 @@ class DerivedReader:
             yield cast("bytes", to_bytes(array).data)  # as good to write
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read a tensor as an array of its format."""
         tensor = self._new_tensors.get(name)
         if tensor is None:
             return self._reader.read(self.stored_name(name))
@@ -330,7 +328,6 @@ class DerivedReader:
         return reports
 
     def _write(self, job: Mapping[str, int], target: OpenFile) -> Report | None:
-        """Make the tensors of a weight, slab by slab."""
         places = dict(job)
         sizes = {name: numpy_dtype(self._new_tensors[name].format).itemsize for name in places}
 

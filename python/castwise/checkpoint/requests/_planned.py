@@ -67,7 +67,6 @@ class PlannedConversion(NamedTuple):
         return conversion
 
     def meter(self, run: Run) -> ProgressMeter:
-        """Return what tells the listener of a run how far it is."""
         nbytes = sum(plan.info.nbytes for target in self.writer.files for plan in target.plans)
         return ProgressMeter(nbytes, run.progress)
 

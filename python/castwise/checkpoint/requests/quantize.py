@@ -194,7 +194,6 @@ def checked_embeddings(value: object, consumer: object) -> bool:
 
 
 def _patterns(patterns: object) -> tuple[str, ...]:
-    """Return the regular expressions of `ignore`."""
     if not isinstance(patterns, str | Sequence):
         raise TypeError(f"ignore is a regular expression or several, not {patterns!r}")
     several = (patterns,) if isinstance(patterns, str) else tuple(patterns)

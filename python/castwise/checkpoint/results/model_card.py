@@ -125,5 +125,4 @@ def _mapping(summary: CastSummary) -> Mapping[str, str]:
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  (of an option)
-    """Write the value of an option as code."""
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"

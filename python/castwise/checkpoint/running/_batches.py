@@ -87,7 +87,6 @@ class TensorRange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are read and written."""
         return self.source_nbytes + self.target_nbytes
 
     def split_at(self, nbytes: int) -> tuple[TensorRange | None, TensorRange | None]:

@@ -161,7 +161,6 @@ def _digest_of_file(path: Path) -> str:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of bytes in hexadecimal digits."""
     import hashlib  # noqa: PLC0415  (OpenSSL takes milliseconds, for resuming and parts alone)
 
     return hashlib.sha256(data).hexdigest()

@@ -239,7 +239,6 @@ class OtherFiles:
         )
 
     def _warn_of_weights(self, path: str, entry: Path) -> None:
-        """Warn of a file with tensors that is copied as it is."""
         if is_safetensors(entry.name):
             _LOGGER.warning("%s is not in the index and was copied as it is", entry)
         elif _matches_any(entry.name, _OTHER_WEIGHTS) and not self._is_other_weights(path):
@@ -276,7 +275,6 @@ def _new_target(entry: Path, link: Path, root: Path) -> str:
 
 
 def _warn_of_link(entry: Path) -> None:
-    """Warn of a link to a folder with tensors."""
     if entry.is_dir() and holds_weights([child.name for child in entry.iterdir()]):
         _LOGGER.warning(
             "%s is a link and was copied as it is: tensors in the folder that it leads to were "

@@ -208,7 +208,6 @@ class ToFolder:
         put_folder(folder, self._destination, may_replace=self._output.overwrite)
 
     def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
-        """Add everything but the shards."""
         if self._other_files is not None:
             self._copies = self._other_files.copy(folder)
             self._other_files.warn(room.left_out)

@@ -44,7 +44,6 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
 
 
 def shape_of(shape: object) -> tuple[int, ...]:
-    """Return a shape as a tuple of ints, or raise ValueError."""
     if isinstance(shape, Iterable) and not isinstance(shape, str):
         return tuple(integer("shape", count, 0, MAX_SIZE) for count in shape)
     raise ValueError(f"shape={shape!r} is not valid; use a tuple of ints, one for each axis.")

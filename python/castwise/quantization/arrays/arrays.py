@@ -143,7 +143,6 @@ class QuantizedArray(StoredArray, Rendered):
         ]
 
     def _arrays(self) -> dict[str, Array]:
-        """Return the parts by the names of the arguments."""
         parts = {name: getattr(self, name) for name in _PARTS} | dict(self.extras)
         return {name: part for name, part in parts.items() if part is not None}
 

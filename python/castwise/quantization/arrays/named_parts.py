@@ -81,7 +81,6 @@ def has_names(scheme: Scheme, recipe: str, *, symmetric: bool = True) -> bool:
 
 
 def _is_named(views: Views) -> bool:
-    """Return True if a producer has names for the parts of a scheme."""
     recipe = views.recipe
     if recipe is None or views.layout not in recipe.layouts:
         return False

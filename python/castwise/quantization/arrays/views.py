@@ -131,7 +131,6 @@ class Views:
 
     @cached_property
     def bytes_of_codes(self) -> int:
-        """The codes of one block of bytes."""
         fields = dict(self.storage.fields)
         has_parts = fields and not self.storage.block_type
         return codes_of_block(fields, self.scheme.bits) if has_parts else self.block[1]

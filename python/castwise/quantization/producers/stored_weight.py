@@ -177,7 +177,6 @@ class StoredWeight:
         return self.tensors[name].shape
 
     def matrix(self) -> tuple[int, int]:
-        """Return rows and columns of the payload."""
         shape = self.shape(self.payload)
         if len(shape) != MATRIX:
             raise Undecodable(f"{self.payload!r} has the shape {shape}, which is not a matrix")
@@ -250,7 +249,6 @@ class StoredWeight:
         return words * width // bits
 
     def lazy(self, name: str) -> LazyArray:
-        """Return a tensor that is read where it is indexed."""
         tensor = self.tensors[name]
         if tensor.format is None:
             raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
@@ -318,7 +316,6 @@ def _of_float8(case: StoredWeight) -> str:
 
 
 def _bytes(case: StoredWeight, scheme: str) -> WeightForm:
-    """Describe one code per byte."""
     block, shape = case.block(), case.shape(case.payload)
     kind = GRANULARITY.get(block, "block" if scheme[0] == "f" else "group")
     if block == (0, 0) and len(shape) != MATRIX and math.prod(case.shape(case.scale())) == 1:

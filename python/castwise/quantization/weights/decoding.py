@@ -129,7 +129,6 @@ def _pack(payload: LazyArray, bits: int, recipe: str) -> LazyArray:
 
 
 def _as_bytes(payload: LazyArray) -> LazyArray:
-    """See a tensor as a column of bytes."""
     size = payload.dtype.itemsize
     shape = (payload.size * size, 1)
 

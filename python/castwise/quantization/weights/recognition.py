@@ -394,7 +394,6 @@ def _need_of(layout: Layout) -> _Need:
 
 
 def _best(matches: Sequence[Match[Described]]) -> list[Match[Described]]:
-    """Return the matches of the highest rank."""
     ranks = [*map(_rank, matches)]
     best = max(ranks)
     return [match for match, rank in zip(matches, ranks, strict=True) if rank == best]

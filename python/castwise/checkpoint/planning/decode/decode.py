@@ -384,7 +384,6 @@ def _kind_of_activation(name: str) -> str:
 
 
 def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
-    """Refuse a pattern that matches no weight."""
     if decode.only is None or any(plan.tensors for plan in plans):
         return
     weights = [(plan, plan.quantization.weights) for plan in plans if plan.quantization]

@@ -47,7 +47,6 @@ def decoding_of(
 
 
 def checked_threads(threads: object) -> int:
-    """Return a number of threads; by default that of castwise."""
     if threads is None:
         return get_num_threads()
     if not is_integer(threads) or threads <= 0:

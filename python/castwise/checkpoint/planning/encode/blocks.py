@@ -21,12 +21,10 @@ from castwise.quantization.producers.producer import Encoding
 
 
 def is_of_blocks(encoding: Encoding) -> bool:
-    """Return True for what is stored in blocks of bytes."""
     return type_of_scheme(encoding.written.scheme) is not None
 
 
 def blocks_of_row(encoding: Encoding, columns: int) -> tuple[int, int]:
-    """Return how many blocks a row has, and the bytes of each."""
     _, elements, size = BLOCK_TYPES[encoding.written.scheme.upper()]
     return columns // elements, size
 

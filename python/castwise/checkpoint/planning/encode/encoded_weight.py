@@ -347,7 +347,6 @@ def _step(encoding: Encoding) -> int:
 
 @lru_cache
 def _options(encoding: Encoding, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return how the producer quantizes a matrix."""
     row = encoding.written
     scheme, block = row.scheme, encoding.block
     if block == (1, 0) and row.as_groups:
