@@ -111,12 +111,11 @@ class _StatedDtype(NamedTuple):
         return json.dumps(("torch." if self.value.startswith("torch.") else "") + target)
 
 
-# `label` is what warnings call the file.
 class Config:
     """The `config.json` of a component, read and checked before the work begins."""
 
     def __init__(self, statement: ComponentStatement, label: str = CONFIG) -> None:
-        self._label = label
+        self._label = label  # what warnings call it
         self._text = ""
         self._dtype_statements: list[_StatedDtype] = []
         self._problem: str | None = None
@@ -255,8 +254,6 @@ class Exceptions(NamedTuple):
     modules: Sequence[str]
 
 
-# `exceptions` are modules that the result excepts where others stay quantized; None for none.
-# `is_stale` says that it goes where no weight is decoded, too.
 class UnquantizedConfig(Config):
     """A `config.json` that states no quantization when its model is decoded."""
 
@@ -264,9 +261,9 @@ class UnquantizedConfig(Config):
         self,
         statement: ComponentStatement,
         label: str,
-        exceptions: Exceptions | None,
+        exceptions: Exceptions | None,  # modules that it excepts where others stay quantized
         *,
-        is_stale: bool,
+        is_stale: bool,  # whether the quantization goes where no weight is decoded, too
     ) -> None:
         super().__init__(statement, label)
         self._is_stale = is_stale
@@ -367,7 +364,6 @@ def _span(text: str, member: _Member) -> tuple[int, int]:
 # With quantization
 
 
-# `statements` are what states the quantization; None if nothing of it changes.
 class QuantizedConfig(Config):
     """A `config.json` that states how the weights of its model are quantized."""
 
@@ -375,7 +371,7 @@ class QuantizedConfig(Config):
         self, statement: ComponentStatement, label: str, statements: Statements | None
     ) -> None:
         super().__init__(statement, label)
-        self._statements = statements
+        self._statements = statements  # None if nothing of the quantization changes
         self._is_rewritten = statements is not None
 
     def following(self, rows: Sequence[CastRow]) -> str | None:

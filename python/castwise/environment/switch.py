@@ -77,13 +77,11 @@ def _without(chain: AnyFrame | None, block: Block) -> AnyFrame | None:
     return rest
 
 
-# `turn_on`: Makes the change, and returns a function that undoes it. If it raises, nothing was
-# changed.
 class Switch:
     """A change, and the count of calls that ask for it."""
 
     def __init__(self, turn_on: Callable[[], Callable[[], object]]) -> None:
-        self._turn_on = turn_on
+        self._turn_on = turn_on  # returns what undoes the change; if it raises, nothing was changed
         self._undo: Callable[[], object] | None = None
         self._calls = 0
         self._epoch = 0  # of calls that `turn_off` has not taken back yet

@@ -166,7 +166,6 @@ class _ByteRange:
                 return
 
 
-# `attempt`: what the recipe gave that was tried when the piece came; None if none is.
 class _PlainPiece:
     """A pair of pieces, and what was computed of them."""
 
@@ -175,7 +174,7 @@ class _PlainPiece:
         original: NDArray[Any],
         copy: NDArray[Any],
         measures: Measures,
-        attempt: Attempt | None,
+        attempt: Attempt | None,  # of the recipe that is tried when the piece comes, if one is
     ) -> None:
         self.original, self.copy = original, copy
         self._measures, self.attempt = measures, attempt

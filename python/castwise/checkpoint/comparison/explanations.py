@@ -165,12 +165,12 @@ class KnownRecipes:
         return best_recipe
 
 
-# `is_due` tells whether a recipe is tried at all.
 class Attempt:
     """What a recipe made of a piece, computed before it is asked for."""
 
     def __init__(self, recipe: Recipe, target: str, *, is_due: bool) -> None:
-        self.recipe, self.is_due, self._target = recipe, is_due, target
+        self.recipe, self._target = recipe, target
+        self.is_due = is_due  # whether a recipe is tried at all
         # In how many elements the result is not B; None if it was not tried.
         self.different: int | None = None
         # Of the cast, if that says all.

@@ -41,7 +41,6 @@ class TorchStorage:
     problem: str | None = None  # why tensors in it cannot be read
 
 
-# `problem` says why it cannot be read, once its name is known.
 @dataclass(frozen=True, slots=True)
 class TorchTensor:
     """A strided view of a storage; `offset` and `strides` count elements."""
@@ -51,7 +50,7 @@ class TorchTensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    problem: str | None = None
+    problem: str | None = None  # why it cannot be read, once its name is known
 
 
 @dataclass(frozen=True, slots=True)

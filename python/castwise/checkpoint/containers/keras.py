@@ -37,11 +37,10 @@ _PIECE_BYTES = 1 << 20
 _MAX_CONFIG_BYTES = 1 << 26
 
 
-# `config_text` is what a copy has in the place of `config.json`; None: it has the same.
 class KerasReader(Hdf5Reader):
     """A `.keras` file: the tensors are those of its weights."""
 
-    config_text: str | None = None
+    config_text: str | None = None  # the `config.json` of a copy; None: the same
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(path, assume)

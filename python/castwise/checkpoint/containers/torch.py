@@ -75,7 +75,6 @@ class _Strided:
     is_fortran: bool
 
 
-# `warns` says whether to warn of tensors beside those of the model.
 class TorchReader(PlacedReader[SourceFile | RemoteSource]):
     """A file of torch, whose pickle was read and checked on opening."""
 

@@ -22,12 +22,11 @@ _LOGGER = logging.getLogger(__name__)
 _CONFIG = "config.json"
 
 
-# Where `at` is None, they are all rows, those of the two halves in turn.
 class Rows(NamedTuple):
     """Which rows of a tensor of transformers another has: of each `period` the one at `at`."""
 
     period: int = 1
-    at: int | None = 0
+    at: int | None = 0  # None: all rows, those of the two halves in turn
 
     @property
     def picks(self) -> NDArray[Any]:

@@ -50,13 +50,12 @@ def is_same(path: Path, other: Path) -> bool:
         return real_path(path) == real_path(other)
 
 
-# `left_out` are the files that are not copied, with their bytes.
 class Room(NamedTuple):
     """The bytes that a result needs at least and that are free, None if nobody can tell."""
 
     bytes_needed: int
     free: int | None
-    left_out: Sequence[tuple[str, int]]
+    left_out: Sequence[tuple[str, int]]  # the files that are not copied, with their bytes
 
 
 def check_room(destination: Path, bytes_needed: int, left_out: Sequence[tuple[str, int]]) -> Room:

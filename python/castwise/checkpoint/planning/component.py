@@ -93,7 +93,6 @@ class RefusalError(CheckpointError):
         self.reason = reason
 
 
-# `prefix` is the folder of the component in the checkpoint, with a slash at its end.
 class SourceComponent:
     """One component as it is read: its tensors, what states how they are stored, and its model."""
 

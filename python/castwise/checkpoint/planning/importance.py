@@ -47,7 +47,6 @@ _UNCOUNTED = "the file counted no inputs of"
 Array = NDArray[Any]
 
 
-# `rows` has the numbers as those of input channels.
 class Importance(Mapping[str, Any]):
     """The numbers of a file, by the names of weights; those of arrays are read when asked for."""
 
@@ -63,7 +62,7 @@ class Importance(Mapping[str, Any]):
         self.path, self.is_by_channel = path, is_by_channel
         self._names = dict.fromkeys(names)
         self._read = read
-        # A row of what all experts have is read for each of them.
+        # As numbers of input channels. A row of what all experts have is read for each of them.
         self.rows = lru_cache(_KEPT_ENTRIES)(self._rows)
 
     @classmethod

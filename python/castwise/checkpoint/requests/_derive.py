@@ -44,12 +44,11 @@ from castwise.text.wording import setting
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
 
 
-# `report` has what decides the result.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedOptions(CastOptions):
     """The options of a run that decodes, quantizes or transcodes, and casts the rest plainly."""
 
-    report: Mapping[str, Any]
+    report: Mapping[str, Any]  # what decides the result
 
     @property
     def suffix(self) -> str:

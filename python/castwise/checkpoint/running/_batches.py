@@ -24,13 +24,12 @@ from castwise.checkpoint.results.report import Report
 TILE = 1024
 
 
-# `options` are those of `castwise.cast`, by name; None if only their order or packing changes,
-# which has no report.
 class Casting(NamedTuple):
     """How the elements of a tensor are cast."""
 
     source: Elements
     target: Elements
+    # Those of `castwise.cast`; None if only order or packing changes, which has no report.
     options: tuple[tuple[str, Any], ...] | None
 
 

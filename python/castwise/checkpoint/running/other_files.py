@@ -103,14 +103,13 @@ class Patterns:
         return False
 
 
-# `keeps_all` is True if nothing is left out, because the folder itself is to be replaced.
 class OtherFiles:
     """The files of a folder that are not cast."""
 
     def __init__(self, folder: Checkpoint, patterns: Patterns, *, keeps_all: bool) -> None:
         self._folder = folder
         self._patterns = patterns
-        self._keeps_all = keeps_all
+        self._keeps_all = keeps_all  # as the folder itself is to be replaced
         names = {component.index_name for component in folder.components}
         self._names_written = names.union(
             folder.consumed, *(component.shards for component in folder.components)

@@ -33,18 +33,15 @@ METHOD_KEYS = ("quant_method", "method")
 _MAX_STATE_BYTES = 10_000
 
 
-# `needs` are the roles, or the last part of the names, of tensors that must be beside it; `problem`
-# follows the name of the file and says why it is not decoded; `elsewhere` is the module of another
-# prefix of which something is stated; `details` is what else must be stated alike.
 class Stated(NamedTuple):
     """What is stated of one weight, None if it is not."""
 
     scheme: str | None = None
     block: tuple[int, ...] | None = None
-    needs: tuple[str, ...] = ()
-    problem: str | None = None
-    elsewhere: str | None = None
-    details: tuple[tuple[str, Any], ...] = ()
+    needs: tuple[str, ...] = ()  # roles, or ends of the names, of tensors that must be beside it
+    problem: str | None = None  # why it is not decoded, after the name of the file
+    elsewhere: str | None = None  # the module of another prefix of which something is stated
+    details: tuple[tuple[str, Any], ...] = ()  # what else must be stated alike
 
 
 # From the module and the format of its payload to what is stated.

@@ -119,12 +119,6 @@ class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
     """A weight cannot be decoded; the message says why."""
 
 
-# `plain` is its shape in an unquantized model, if that is another one with the same elements;
-# `names` are those of its parts, where the checkpoint has others, and leave out what is not needed.
-# `groups` is the tensor that says which scale and zero point each row has, if not in order;
-# `has_tiles` says that scales are in tiles, and codes are not padded to them; `loose` of how many
-# bits codes are that stand one in a byte, where others are packed; `is_centered` says that zero
-# points are stated to be half of the range.
 class WeightForm(NamedTuple):
     """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`."""
 
@@ -133,12 +127,14 @@ class WeightForm(NamedTuple):
     shape: tuple[int, ...] | None = None
     axis: int = -1
     variant: str | None = None
+    # Its shape in an unquantized model, if that is another one with the same elements.
     plain: tuple[int, ...] | None = None
+    # Names of its parts, where the checkpoint has others; what is not needed is left out.
     names: Mapping[str, str] | None = None
-    groups: str | None = None
-    has_tiles: bool = False
-    loose: int | None = None
-    is_centered: bool = False
+    groups: str | None = None  # the tensor with the scale and zero point of each row, if reordered
+    has_tiles: bool = False  # scales are in tiles, and codes are not padded to them
+    loose: int | None = None  # bits of codes that stand one in a byte, where others are packed
+    is_centered: bool = False  # zero points are stated to be half of the range
 
 
 # Reads of a tensor, given its name, what is within ranges, one for each axis.
