@@ -482,10 +482,7 @@ def survey_tensors(
 
 
 def survey_stored(
-    tensors: StoredTensors,
-    info: TensorInfo,
-    model: Model,
-    threads: int,
+    tensors: StoredTensors, info: TensorInfo, model: Model, threads: int
 ) -> SurveyedTensor:
     """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
     pieces = partial(_pieces, tensors, info, model)

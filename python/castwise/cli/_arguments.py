@@ -140,10 +140,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "a row for every tensor, not one for all layers (layers.*.weight)",
     },
-    "--summary": {
-        "action": "store_true",
-        "help": "a row for each pair of formats, and the total",
-    },
+    "--summary": {"action": "store_true", "help": "a row for each pair of formats, and the total"},
     "--color": COLOR_OPTION,
     "--quiet": {
         "action": "store_true",

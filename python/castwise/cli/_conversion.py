@@ -139,10 +139,7 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
     paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
     if worst.kind == "scale":
-        from castwise.quantization.arrays.scale_range import (  # noqa: PLC0415  (a cast has none)
-            exceeds_float32,
-            keeping_scheme,
-        )
+        from castwise.quantization.arrays.scale_range import exceeds_float32, keeping_scheme  # noqa: PLC0415  (a cast has none)
 
         recipe, largest = str(summary.options["recipe"]), getattr(row.report, "amax", 1.0)
         nearest_scheme = keeping_scheme(row.target or "", recipe, written_schemes(recipe))

@@ -35,11 +35,7 @@ from castwise.rendering.text import printable, size_text
 from castwise.text.wording import join
 
 # How the files begin, by their option; no other file is replaced.
-_STARTS = {
-    "report": b'{\n  "schema": ',
-    "html": PAGE_START.encode(),
-    "output": b"# castwise ",
-}
+_STARTS = {"report": b'{\n  "schema": ', "html": PAGE_START.encode(), "output": b"# castwise "}
 
 _NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
 # The titles of pages, by command.

@@ -30,10 +30,7 @@ _ERROR = """\
      reports that it was written
 """
 
-_EXAMPLES = (
-    "dequantize small plain",
-    "dequantize small plain --dtype float32 --arithmetic exact",
-)
+_EXAMPLES = ("dequantize small plain", "dequantize small plain --dtype float32 --arithmetic exact")
 
 
 define = ConversionCommand(

@@ -24,10 +24,7 @@ exit codes:
   2  an error, such as a checkpoint that is quantized
 """
 
-_EXAMPLES = (
-    "survey model",
-    "survey model --targets bfloat16,nvfp4 --top 10 --html survey.html",
-)
+_EXAMPLES = ("survey model", "survey model --targets bfloat16,nvfp4 --top 10 --html survey.html")
 
 
 def define(parser: argparse.ArgumentParser) -> None:

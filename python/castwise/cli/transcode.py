@@ -47,10 +47,7 @@ _UNREAD = (
     "refused, when they are written"
 )
 
-_EXAMPLES = (
-    "transcode small other --to modelopt",
-    "transcode small other --to modelopt --dry-run",
-)
+_EXAMPLES = ("transcode small other --to modelopt", "transcode small other --to modelopt --dry-run")
 
 
 def _warn(_summary: CastSummary, options: argparse.Namespace) -> None:

@@ -10,12 +10,7 @@ from contextvars import ContextVar
 import numpy as np
 
 # What the command line calls arguments that are not options of the same name.
-_OPTIONS = {
-    "dtype_map": "--map",
-    "source": "SRC",
-    "destination": "DST",
-    "consumer": "--for",
-}
+_OPTIONS = {"dtype_map": "--map", "source": "SRC", "destination": "DST", "consumer": "--for"}
 
 _NO_VALUE = object()
 

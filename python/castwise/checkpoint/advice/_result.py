@@ -31,9 +31,7 @@ def check_result(
     derivation = encode_checkpoint(checkpoint, encode, is_file=not checkpoint.is_folder)
     derivation.check_loading()
     if consumer is not None and consumer.form is not None:
-        from castwise.checkpoint.planning.transcode.transcode import (  # noqa: PLC0415  (alone)
-            transcode_checkpoint,
-        )
+        from castwise.checkpoint.planning.transcode.transcode import transcode_checkpoint  # noqa: PLC0415  (alone)
 
         headers = _planned_headers(derivation)
         transcode_checkpoint(headers, consumer.form, None, 1, is_file=True).check_loading()
@@ -57,9 +55,7 @@ def _planned_file(
     checkpoint: Checkpoint, candidates: Candidates, choices: Mapping[str, str]
 ) -> DerivedCheckpoint:
     """Plan a file of a whole model whose types are chosen."""
-    from castwise.checkpoint.planning.transcode.to_whole_model import (  # noqa: PLC0415  (alone)
-        encode_to_file,
-    )
+    from castwise.checkpoint.planning.transcode.to_whole_model import encode_to_file  # noqa: PLC0415  (alone)
 
     return encode_to_file(checkpoint, _encode(checkpoint, candidates, choices), is_file=True)
 

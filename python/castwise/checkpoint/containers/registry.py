@@ -129,11 +129,7 @@ _BUILT_IN: Mapping[str, Container] = {
         has_places=True,
     ),
 }
-STARTS: Mapping[bytes, str] = {
-    b"GGUF": ".gguf",
-    b"\x93NUMPY": ".npy",
-    b"\x89HDF\r\n\x1a\n": ".h5",
-}
+STARTS: Mapping[bytes, str] = {b"GGUF": ".gguf", b"\x93NUMPY": ".npy", b"\x89HDF\r\n\x1a\n": ".h5"}
 """The first bytes of files, and the suffix that they have."""
 
 WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf.format"}

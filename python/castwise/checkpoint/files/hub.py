@@ -221,10 +221,7 @@ class HubRepository:
         """Replace all that the branch holds by the files of a folder, in one commit."""
         # The repository is made if it is not there. Files that others have changed since `prepare`
         # are not replaced.
-        from huggingface_hub import (  # noqa: PLC0415  (optional)
-            CommitOperationAdd,
-            CommitOperationDelete,
-        )
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415  (optional)
 
         if not self._exists:
             self._api.create_repo(self.name)

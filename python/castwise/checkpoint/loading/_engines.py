@@ -41,12 +41,7 @@ _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
 # ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts.
 _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "FP8": ("fp8_tensor", _E4M3, _F32, frozenset(("_scale",))),
-    "FP8_PER_CHANNEL_PER_TOKEN": (
-        "fp8_channel",
-        _E4M3,
-        _F32,
-        frozenset(("_scale",)),
-    ),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8_channel", _E4M3, _F32, frozenset(("_scale",))),
     "FP8_PB_WO": ("fp8_block", _E4M3, _F32, frozenset(("_scale",))),
     "NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
     "W4A16_NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),

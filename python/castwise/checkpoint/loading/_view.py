@@ -289,6 +289,4 @@ _FIELDS: _Fields = {
     "actorder": (lambda value: isinstance(value, (str, bool)), "a text"),
 }
 # What transformers takes for expressions, and engines for names.
-_EXPRESSIONS: _Fields = {
-    "modules_to_not_convert": (_is_list_of(_is_expression), _NAMES[1]),
-}
+_EXPRESSIONS: _Fields = {"modules_to_not_convert": (_is_list_of(_is_expression), _NAMES[1])}

@@ -117,10 +117,7 @@ class DerivedCheckpoint:
         is_same_model = isinstance(self.source.file, WholeModelReader)
         if self._target is None or (self._is_file and (model is None or is_same_model)):
             return  # no library loads such a file by itself, or it is as it was
-        from castwise.checkpoint.planning.consumers_check import (  # noqa: PLC0415  (of folders)
-            check_consumers,
-            refuse_file,
-        )
+        from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file  # noqa: PLC0415  (of folders)
 
         for plan, component in zip(self.plans, self.source.components, strict=True):
             if plan.statements is None:

@@ -66,9 +66,7 @@ def encoding_of(encode: Encode) -> partial[DerivedCheckpoint]:
     """Return what plans a quantization."""
     if encode.recipe != TYPED:
         return partial(encode_checkpoint, encode=encode)
-    from castwise.checkpoint.planning.transcode.to_whole_model import (  # noqa: PLC0415  (of GGUF)
-        encode_to_file,
-    )
+    from castwise.checkpoint.planning.transcode.to_whole_model import encode_to_file  # noqa: PLC0415  (of GGUF)
 
     return partial(encode_to_file, encode=encode)
 

@@ -178,10 +178,7 @@ class Conversion:
         """Return the rows of all tensors, given the reports that `run` or batches returned."""
         return [
             CastRow.of(
-                self._plans[name],
-                nbytes or nbytes_after(self._writer, name),
-                reports[name],
-                shard,
+                self._plans[name], nbytes or nbytes_after(self._writer, name), reports[name], shard
             )
             for name, nbytes in zip_longest(self._order, self._nbytes_after)
         ]

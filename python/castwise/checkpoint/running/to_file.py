@@ -146,9 +146,7 @@ class ToFile:
         left_out = self._left_out()  # now, as nothing may fail once the file is there
         with (
             replacing_file(
-                self._destination,
-                is_named=executor is not None,
-                may_replace=self._output.overwrite,
+                self._destination, is_named=executor is not None, may_replace=self._output.overwrite
             ) as file,
             Executing(executor) as executing,
         ):

@@ -414,11 +414,7 @@ def _einsum(case: StoredWeight, layer: KerasLayer) -> tuple[int, ...]:
     return tuple(sizes[letter] for letter in kernel)
 
 
-_SHAPES = {
-    "Dense": _dense,
-    "EinsumDense": _einsum,
-    **dict.fromkeys(_EMBEDDINGS, _embedding),
-}
+_SHAPES = {"Dense": _dense, "EinsumDense": _einsum, **dict.fromkeys(_EMBEDDINGS, _embedding)}
 
 
 def _letters(layer: KerasLayer) -> tuple[str, str, str]:

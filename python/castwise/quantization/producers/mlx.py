@@ -40,11 +40,7 @@ _NAME = "mlx"
 _KEYS = frozenset(("bits", "group_size", "mode", "global_scale", "quantize_input"))
 
 # The modes of mlx.core.quantize: the scheme, and the group that is the only one a mode has.
-_MODES = {
-    "mxfp4": ("mxfp4", 32),
-    "mxfp8": ("mxfp8_e4m3", 32),
-    "nvfp4": ("nvfp4", 16),
-}
+_MODES = {"mxfp4": ("mxfp4", 32), "mxfp8": ("mxfp8_e4m3", 32), "nvfp4": ("nvfp4", 16)}
 
 # What `to_quantized` takes where the entry of a layer says nothing; its mode is then affine.
 _GROUP, _BITS = 64, 4

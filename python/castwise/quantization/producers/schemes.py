@@ -155,7 +155,7 @@ PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 # Names that are formed like those of presets, but are none of compressed-tensors 0.20.
 NO_PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "W8A16_ASYM": ("int8_group", {"zero_points": True}),
+    "W8A16_ASYM": ("int8_group", {"zero_points": True})
 }
 
 

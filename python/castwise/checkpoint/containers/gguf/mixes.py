@@ -83,10 +83,7 @@ _RULES_OF_FALCON: Mapping[str, Mapping[str, Any]] = {
         "down": ((_first_part(16), "q5_k"), (_more_bits, "q4_k")),
         "others": {"attn_qkv": "q4_k"},
     },
-    "q3_k_l": {
-        "down": ((_every, "q4_k"),),
-        "others": {"attn_output": "q4_k", "attn_qkv": "q4_k"},
-    },
+    "q3_k_l": {"down": ((_every, "q4_k"),), "others": {"attn_output": "q4_k", "attn_qkv": "q4_k"}},
     "q4_k_s": {"down": ()},
     "q4_k_m": {"down": ((_first_part(16), "q6_k"), (_more_bits, "q5_k"))},
 }

@@ -23,11 +23,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.whole_models import WholeModelReader
-from castwise.checkpoint.planning.component import (
-    Derived,
-    SourceComponent,
-    pattern_of,
-)
+from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning.decode.losses import rounding_losses, slab_losses
 from castwise.checkpoint.planning.decode.options import FORMATS, Decode
 from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
