@@ -10,10 +10,9 @@ from typing import Any
 from castwise.environment.frameworks import require, tested_releases
 
 
-# The hook gets the original function, then the arguments. A library's modules, and users, import
-# functions by name. A new function in the place of the first would not reach those who imported the
+# Modules and users import functions by name: a new function would not reach those who imported the
 # first one before, and would stay with those who import it meanwhile. So the function object stays,
-# and its ``__code__`` is exchanged.
+# and its ``__code__`` is exchanged. The hook gets the original function, then the arguments.
 class ReplacedFunction:
     """A function of another library that calls a hook until it is restored."""
 

@@ -1,7 +1,4 @@
-"""Run what writes a checkpoint: its options, progress, table and report, losses and exit code.
-
-Losses are told in words, and whether they are findings for the exit code.
-"""
+"""Run what writes a checkpoint: its options, progress, table and report, losses and exit code."""
 
 import argparse
 import shlex

@@ -1,7 +1,4 @@
-"""What a report shows, before it is text or HTML: tables, lines, pictures and sections.
-
-A histogram of exponents has the ranges of formats on the same axis.
-"""
+"""What a report shows, before it is text or HTML: tables, lines, pictures and sections."""
 
 from __future__ import annotations
 

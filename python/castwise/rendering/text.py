@@ -1,7 +1,4 @@
-"""Sheets as text: columns that fit a terminal, and color where it takes it.
-
-Names, shapes and sizes are written so in all reports, in HTML too.
-"""
+"""Sheets as text: columns that fit a terminal, and color where it takes it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

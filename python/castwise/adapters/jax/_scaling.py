@@ -1,7 +1,4 @@
-"""castwise's loss scales as pytrees, whose steps can be traced.
-
-The state consists of arrays, whose steps `castwise.loss_scale` takes.
-"""
+"""castwise's loss scales as pytrees, whose steps can be traced."""
 
 from __future__ import annotations
 

@@ -25,17 +25,13 @@ class PlacedLayer(NamedTuple):
 
 def placed_layers(model: Any) -> list[PlacedLayer]:
     """Return each layer of a model with its paths, the model first; a shared layer once."""
-    # Keras sets the path of a layer when it is built: with the names of what holds it if it is
-    # built by a call of that, without them if it is built from a config, by itself, as layers of
-    # loaded and of cloned models are. So the path of a layer changes where a model is saved and
-    # loaded. A layer that is not built, or has nothing to build (Dropout), gets the path that Keras
-    # would set: beside its siblings if these have paths, else below the layer that holds it. Layers
-    # of a functional model, which are built outside of it, are below no other layer. `InputLayer`
-    # is left out: it computes nothing, and an input has its own dtype. Where several layers have
-    # one path, each has its longest path alone.
+    # Keras sets the path of a layer when it is built: with the names of what holds it if a call of
+    # that builds it, without them if it is built by itself, from a config, as layers of loaded and
+    # of cloned models are. So the path of a layer changes where a model is saved and loaded.
     path = model.path or model.name
     placed = list(_walk(model, path, path, set()))
     counts = Counter(place.path for place in placed)
+    # Where several layers have one path, each has its longest path alone.
     return [
         place._replace(path=place.longer[0], longer=())
         if counts[place.path] > 1 and place.longer
@@ -50,6 +46,7 @@ def _walk(layer: Any, path: str, full: str, ids: set[int]) -> Iterator[PlacedLay
     yield PlacedLayer(
         path, tuple(longer_path for longer_path in longer if len(longer_path) > len(path)), layer
     )
+    # It computes nothing, and an input has its own dtype.
     input_layer = require("keras").layers.InputLayer
     children = [child for child in layer._layers if not isinstance(child, input_layer)]
     prefix = _prefix(layer, path, children)
@@ -66,7 +63,10 @@ def _ends(path: str) -> tuple[str, ...]:
 
 
 def _prefix(layer: Any, path: str, children: list[Any]) -> str:
-    """Return the beginning of the paths of a layer's children."""
+    """Return the beginning of the paths of a layer's children, as Keras would set them."""
+    # A layer that is not built, or has nothing to build (Dropout), is beside its siblings if these
+    # have paths, else below the layer that holds it. Layers of a functional model, which are built
+    # outside of it, are below no other layer.
     for child in children:
         if child.path and f"/{child.path}".endswith(f"/{child.name}"):
             return str(child.path).removesuffix(child.name)

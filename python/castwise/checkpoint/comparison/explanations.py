@@ -1,7 +1,4 @@
-"""Find the recipe that makes one tensor of another, and prove it on every element.
-
-Scales that are shifts of others explain two quantized weights.
-"""
+"""Find the recipe that makes one tensor of another, and prove it on every element."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What reads and writes files, by their suffix, and what their first bytes tell.
-
-Packages offer their containers as entry points; one can be registered for one process, too.
-"""
+"""What reads and writes files, by their suffix, and what their first bytes tell."""
 
 from __future__ import annotations
 

@@ -184,8 +184,7 @@ def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[Lo
     # `update_weight_conversions` copies a converter for scales if its first target has some: each
     # tensor of a module then needs the rows of the weight. Else the converter collects them, and
     # what decodes experts runs first; it makes one weight of several, but not several of one.
-    # Without `arguments`, of experts, the model has no scales: fp8 is decoded as it is loaded on a
-    # CPU.
+    # Without `arguments`, of experts, there are no scales: fp8 is decoded as a CPU loads it.
     with_scales = {
         _end(name)
         for module in view.modules

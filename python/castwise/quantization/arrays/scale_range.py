@@ -39,8 +39,7 @@ def amax_bounds(
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps."""
     # None if there are none: powers of two and scales under a global one reach magnitudes of
     # float32 from 2^-120 on, and so does float32 where no step has a limit; float64 has others.
-    # Scales that are multiplied in the weight's dtype are numbers of that, whatever they are stored
-    # in.
+    # Scales that are multiplied in the weight's dtype are numbers of that, however stored.
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)
     is_wide = weight_dtype.itemsize > np.dtype(np.float32).itemsize

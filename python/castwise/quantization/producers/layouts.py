@@ -1,7 +1,4 @@
-"""What a layout is: one way to store a quantized weight as several tensors.
-
-Which rows and columns share a scale, and how many containers, blocks and tiles hold them.
-"""
+"""What a layout is: one way to store a quantized weight as several tensors."""
 
 from __future__ import annotations
 
