@@ -92,6 +92,7 @@ class Planned(NamedTuple):
 
     @property
     def is_cast(self) -> bool:
+        """True if its elements are to be cast."""
         return self.target is not None and not self.is_derived
 
 

@@ -97,6 +97,7 @@ def plain_fields(instance: DataclassInstance, **properties: str) -> dict[str, An
 
 
 def plain_dict(instance: DataclassInstance) -> dict[str, Any]:
+    """Return plain values for JSON."""
     return plain_fields(instance)
 
 

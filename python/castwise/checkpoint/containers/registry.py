@@ -69,6 +69,7 @@ class Container:
                 )
 
     def open_file(self, path: Path, assume: str | Mapping[str, str] | None) -> Reader:
+        """Open a file."""
         arguments = (path, assume) if self.assumes else (path,)
         reader: Reader = _class_of(self.reader)(*arguments)
         return reader
@@ -81,6 +82,7 @@ class Container:
         source: Reader | None,
         **options: bool,
     ) -> Writer:
+        """Begin to write one."""
         assert self.writer is not None, "by who calls it"  # noqa: S101
         writer: Writer = _class_of(self.writer)(file, plans, metadata, source, **options)
         return writer

@@ -184,7 +184,11 @@ def _answer(call: Callable[[], object], url: str) -> object:
 
 
 class RemoteSource(ReadableFile):
-    """An object, to be read; as `SourceFile`."""
+    """An object, to be read; as `SourceFile`.
+
+    CheckpointError: it is a folder, or was changed meanwhile.
+    OSError: there is no such object, or it cannot be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

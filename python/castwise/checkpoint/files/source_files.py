@@ -19,9 +19,14 @@ if sys.platform == "win32":
 _MOST_READ = 1 << 30  # bytes of one call: macOS reads no 2 GiB at once
 
 
-# A file can be closed and opened again, and is then known to be the same and unchanged.
 class SourceFile(ReadableFile):
-    """A regular file, open to read; a folder, pipe or device, which could block, is refused."""
+    """A regular file, open to read; a folder, pipe or device, which could block, is refused.
+
+    It can be closed and opened again, and is then known to be the same and unchanged.
+
+    CheckpointError: it is not a regular file, or was changed meanwhile.
+    OSError: there is no such file, or it may not be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
