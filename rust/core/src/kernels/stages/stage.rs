@@ -98,15 +98,16 @@ pub(crate) trait Opaque: Send + Sync {}
 impl<T: Send + Sync> Opaque for T {}
 
 /// What the functions of loops take.
-struct Call {
+struct Call<'a> {
     /// Of the type that the function is for.
     constants: *const (),
-    span: Span,
+    /// By reference: a copy would wait for the parts that its caller has just written.
+    span: &'a Span,
 }
 
 /// A loop on a level.
 #[repr(transparent)]
-struct OnLevel<'a, L>(&'a Call, PhantomData<L>);
+struct OnLevel<'a, L>(&'a Call<'a>, PhantomData<L>);
 
 impl<L: SpanLoop> RawKernel for OnLevel<'_, L> {
     type Output = ();
@@ -115,7 +116,7 @@ impl<L: SpanLoop> RawKernel for OnLevel<'_, L> {
     unsafe fn run(self) {
         let &Call { constants, span } = self.0;
         // SAFETY: `Elements::run` calls the function of the loop's own type; the rest is the caller's promise.
-        unsafe { (*constants.cast::<L>()).run(span) };
+        unsafe { (*constants.cast::<L>()).run(*span) };
     }
 }
 
@@ -123,7 +124,7 @@ impl<L: SpanLoop> RawKernel for OnLevel<'_, L> {
 pub(crate) struct Elements {
     /// The loop.
     constants: Box<dyn Opaque>,
-    functions: [unsafe fn(&Call); InstructionSet::COUNT],
+    functions: [unsafe fn(&Call<'_>); InstructionSet::COUNT],
     /// Of the loop.
     name: &'static str,
 }
@@ -138,7 +139,7 @@ impl Elements {
         };
         // SAFETY: a loop on a level has the layout, and is passed like, the reference that it is made of.
         let functions = functions
-            .map(|function| unsafe { std::mem::transmute::<unsafe fn(_), unsafe fn(&Call)>(function) });
+            .map(|function| unsafe { std::mem::transmute::<unsafe fn(_), unsafe fn(&Call<'_>)>(function) });
         Self { constants: Box::new(elements), functions, name: L::NAME }
     }
 
@@ -157,7 +158,7 @@ unsafe impl Stage for Elements {
     unsafe fn run(&self, level: Level, span: Span) {
         let constants = std::ptr::from_ref(&*self.constants).cast::<()>();
         // SAFETY: the level is there, and the function is for the type of the loop; the rest is the caller's promise.
-        unsafe { self.functions[level.set() as usize](&Call { constants, span }) };
+        unsafe { self.functions[level.set() as usize](&Call { constants, span: &span }) };
     }
 
     fn name(&self) -> String {
