@@ -16,7 +16,8 @@ from support import REAL, array_of, codes_of
 jax = real_frameworks.jax()
 jnp = jax.numpy
 
-UNCOMPILED = ["int1", "uint1", "float6_e2m3fn", "float6_e3m2fn"]
+# ml_dtypes has float8_e5m3fnu from 0.7 on, and no release of jax yet.
+UNCOMPILED = ["int1", "uint1", "float6_e2m3fn", "float6_e3m2fn", "float8_e5m3fnu"]
 NAMES = [row.name for row in REAL if row.name not in UNCOMPILED]
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
