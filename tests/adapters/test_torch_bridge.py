@@ -160,6 +160,10 @@ def test_no_array_of_torchs(refused: Any) -> None:
         (lambda: torch.ones(2, device="meta"), r"device meta; give tensor\.cpu\(\)"),
         (lambda: torch.eye(2).to_sparse(), r"to_dense\(\)"),
         (lambda: torch.nested.nested_tensor([torch.ones(2)]), r"nested; give .*unbind\(\)"),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+            r"nested; give .*unbind\(\)",
+        ),
         (lambda: torch.ones(2, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
         (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, r"resolve_neg\(\)"),
     ],

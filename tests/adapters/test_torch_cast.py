@@ -308,6 +308,16 @@ def test_tensors_of_other_layouts() -> None:
             ValueError, match=r"layout torch\.sparse_coo.*give tensor\.to_dense\(\)"
         ):
             castwise.cast(sparse, **options)
+        with pytest.raises(ValueError, match=r"nested; give tensor\..*tensor\.unbind\(\)"):
+            castwise.cast(nested, **options)
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+        with pytest.raises(
+            ValueError, match=r"^report=True is for dense .*nested; .*unbind\(\), or"
+        ):
+            castwise.cast(nested, "float16", report=True)
+    jagged = castwise.cast(nested, "float16", overflow="saturate")
+    assert [each.dtype for each in jagged.unbind()] == [torch.float16] * 2
 
 
 def test_imaginary_parts_are_not_lost_elsewhere_either() -> None:

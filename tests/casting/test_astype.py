@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import astype
 import castwise
@@ -23,6 +24,28 @@ def compared(source: Format, target: Format) -> tuple[Array, Array]:
         codes = all_codes(source) if source.bits <= 16 else sources_around(source, target)
     with np.errstate(all="ignore"):
         return codes, codes_of(array_of(codes, source).astype(target.dtype), target)
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_subclasses_of_ndarray(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "a", np.float32, "w+", shape=(2, 3))
+    for x in (mapped, np.asmatrix(np.ones((2, 3), np.float32)), np.ones((2, 3)).view(Subclass)):
+        assert type(x.astype("float16")) is type(x)
+        assert type(castwise.cast(x, "float16")) is np.ndarray
+        assert type(castwise.cast(x, x.dtype)) is np.ndarray
+        assert type(castwise.cast_tree([x], "float16")[0]) is np.ndarray
+        assert castwise.cast(x, x.dtype, copy=False) is x
+        out = np.zeros_like(x)
+        assert castwise.cast(np.ones((2, 3)), out=out) is out
+        assert np.array_equal(out, np.ones((2, 3)))
+    masked = np.ma.masked_array(np.ones(2), [False, True])
+    for arguments in ({"x": masked}, {"x": np.ones(2), "out": masked}):
+        with pytest.raises(TypeError, match="is a masked array"):
+            castwise.cast(dtype="float16" if "out" not in arguments else None, **arguments)
 
 
 @pytest.mark.thinned(23)

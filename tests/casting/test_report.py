@@ -255,6 +255,12 @@ def test_reports_are_equal_when_all_they_say_is() -> None:
         assert one != 0
 
 
+def test_no_relative_error_of_zeros_that_become_numbers() -> None:
+    zero = np.zeros(1, np.float32)
+    _, report = castwise.cast(zero, "float8_e8m0fnu", overflow="saturate", report=True)
+    assert (report.max_abs_error, report.max_rel_error) == (2.0**-127, 0.0)
+
+
 def test_sum_merges_reports() -> None:
     reports = [report_of(values) for values in SAMPLES]
     whole = report_of([value for values in SAMPLES for value in values])

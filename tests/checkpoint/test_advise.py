@@ -458,6 +458,17 @@ def test_schemes_that_need_an_option_are_the_last_resort(
     assert any(target.startswith(("mxfp", "nvfp4")) for target in targets) == needs_option
 
 
+def test_one_element_beyond_float16_is_not_cast_to_it(tmp_path: Path) -> None:
+    source, rng = tmp_path / "a.safetensors", np.random.default_rng(0)
+    weight = np.clip(9000 * rng.standard_normal((256, 256)), -55_000, 55_000).astype(np.float32)
+    weight[3, 4] = 65530  # in the binade of the largest float16, and beyond its range
+    checkpoint.save(source, {"layers.0.up_proj.weight": weight})
+    advice = advise(source, bits=17.0, formats=["bfloat16", "float16"])
+    assert set(advice.map.values()) == {"bfloat16"}
+    with pytest.raises(CheckpointError, match="of the smallest choices"):
+        advise(source, bits=17.0, formats=["float16"])
+
+
 def test_every_choice_says_what_else_there_was(model: Path) -> None:
     for choice in advise(model, budget=int(0.6 * folder_bytes(model))).choices:
         if choice.cheaper is not None:

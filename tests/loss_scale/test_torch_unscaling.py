@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
 from castwise.compat.torch import GradScaler
+from castwise.loss_scale import DynamicLossScale, FixedLossScale, unscale
 from optimizers import SGD
 from oracle import Array
 from originals import library
@@ -50,6 +51,25 @@ def test_reciprocals_are_torchs(dtype: str, scale: float) -> None:
     ours = values.copy()
     unscaled(scale, [ours])
     np.testing.assert_array_equal(ours, parameter.grad.numpy())
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32])
+@pytest.mark.parametrize("scale", [3.0, 65536.0, 1e-3, 0.1, 7e20])
+def test_scales_that_torch_rounds(scale: float, kind: Any) -> None:
+    """`unscale` takes the scale as it is, and torch the float32 next to it."""
+    torch = library("torch")
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    parameter = torch.zeros(1000)
+    parameter.grad = torch.from_numpy(values.copy())
+    theirs = torch.amp.GradScaler("cpu", init_scale=scale)
+    theirs.scale(torch.ones(1))
+    theirs.unscale_(Groups([parameter]))
+    machine = DynamicLossScale(scale, maximum=2.0**127)
+    for same in (np.float32(scale), FixedLossScale(scale), machine):
+        np.testing.assert_array_equal(unscale(values, same)[0], parameter.grad.numpy())
+    ours, _ = unscale(values, kind(scale))
+    np.testing.assert_array_equal(ours, values * np.float32(1 / np.float64(kind(scale))))
+    np.testing.assert_allclose(ours, parameter.grad.numpy(), rtol=3 * 2.0**-24)
 
 
 @pytest.mark.parametrize("scale", [3.0, 0.0])

@@ -336,6 +336,25 @@ def test_the_table() -> None:
     assert "at most 0.1 % of what is not zero; for all steps none" in fitting
 
 
+def test_the_table_agrees_with_itself_at_the_end_of_the_range() -> None:
+    """One gradient overflows at the loss scale of the step, so it is not among those that fit."""
+    x = np.clip(RNG.standard_normal(20_000), -3, 3).astype(np.float32)
+    x[7] = np.float32(65530 / 2.0**14)
+    log = GradientLog(every=1)
+    gradients = log.record(0, x, loss_scale=2.0**14, unscaled=True)
+    assert gradients is not None
+    assert gradients.predict().overflowed == 1
+    row = re.split(r"  +", str(log).splitlines()[2].strip())
+    assert row[7:9] == ["0.01 %", "2^-14 to 2^13"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_not_finite_overflows_once(target: str) -> None:
+    log = GradientLog(every=1, target=target)
+    log.record(0, np.repeat([0.5, math.inf, math.nan], [2, 1, 1]))
+    assert re.split(r"  +", str(log).splitlines()[2].strip())[7] == "50.00 %"
+
+
 def test_every_step_is_a_line_of_the_table() -> None:
     log = GradientLog(every=1)
     for step in range(50):

@@ -12,6 +12,7 @@ import pytest
 from castwise._options import Overflow, Scales
 from castwise.quantization import dequantize, quantize, schemes
 from castwise.quantization.producers.schemes import SCALES, has_scales
+from castwise.surveys import Prediction
 from oracle import Array
 
 SIZE = (128, 256)
@@ -264,6 +265,94 @@ def test_overflow() -> None:
     assert saturated.sqnr_db == pytest.approx(20 * math.log10(1000 / 552), abs=0.1)
     assert saturated.to_dict()["target"] == "float8_e4m3fn"
     assert survey.predict("float8_e4m3fn").to_dict()["sqnr_db"] == "-inf"
+
+
+BEYOND = {
+    "float16": 65530,
+    "float8_e5m2": 61440,
+    "float8_e4m3fn": 475,
+    "float8_e4m3": 250,
+    "float8_e3m4": 15.8,
+    "float4_e2m1fn": 7.9,
+    "int8": 128.5,
+}
+"""Magnitudes of the binade of a format's largest number, beyond its range."""
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-7, 0.3125])
+@pytest.mark.parametrize("target", BEYOND)
+def test_the_largest_is_beyond_the_range(target: str, scale: float, overflow: Overflow) -> None:
+    top = BEYOND[target] / scale
+    x = np.clip(0.14 * top * RNG.standard_normal(SIZE), -0.9 * top, 0.9 * top).astype(np.float32)
+    for outlier in (top, -top, np.inf):
+        _, report = castwise.cast(
+            placed(x.copy(), outlier, 1), target, scale=scale, overflow=overflow, report=True
+        )
+        survey = castwise.survey(placed(x.copy(), outlier, 1))
+        prediction = survey.predict(target, scale=scale, overflow=overflow)
+        expected = report.saturated, report.overflowed
+        if target == "int8" and outlier == -top:  # -128.5 is cut off to -128, which int8 has
+            expected = 1, 0
+        assert (prediction.saturated, prediction.overflowed) == expected
+        assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=NEAR)
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("target", FORMATS)
+def test_the_ends_of_the_range(target: str, overflow: Overflow) -> None:
+    """Half a step beyond the largest value, rounding to even decides whether it is in range."""
+    info = castwise.finfo(target)
+    if target == "float64" or not info.signed:
+        return  # a survey counts no signs, and no number is between the largest one and infinity
+    last_place = 2.0 ** (math.frexp(float(info.max))[1] - 1 - info.mantissa_bits)
+    middle = float(info.max) + last_place / 2
+    for end in (float(info.max), np.nextafter(middle, 0), middle, np.nextafter(middle, np.inf)):
+        x = np.array([end, -end])
+        _, report = castwise.cast(x, target, overflow=overflow, report=True)
+        prediction = castwise.survey(x).predict(target, overflow=overflow)
+        for field in ("overflowed", "saturated"):
+            assert getattr(prediction, field) == getattr(report, field), (field, end)
+
+
+@pytest.mark.parametrize("target", ["float16", "float8_e4m3fn", "float8_e5m2"])
+def test_an_overflow_is_known_beside_an_outlier(target: str) -> None:
+    """The density of the others is not needed where a number is lost."""
+    x = placed(RNG.standard_normal(SIZE), 1.9 * castwise.finfo(target).max, 1).astype(np.float32)
+    prediction = castwise.survey(x).predict(target)
+    assert (prediction.overflowed, prediction.sqnr_db) == (1, -math.inf)
+    prediction = castwise.survey(x).predict(target, overflow="saturate")
+    assert (prediction.overflowed, prediction.saturated, prediction.sqnr_db) == (0, 1, None)
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("scale", [1.0, -2.0])
+@pytest.mark.parametrize("target", [*FORMATS, "int2", "int8", "uint4", "uint8"])
+def test_infinities_are_counted_as_casts_count_them(
+    target: str, scale: float, overflow: Overflow
+) -> None:
+    for finite in (np.zeros(3), RNG.standard_normal(1000)):  # of few magnitudes, and of many
+        with_infinities = np.concatenate([finite, np.repeat([np.inf, -np.inf], [20, 7])])
+        predictions = [
+            castwise.survey(x).predict(target, scale=scale, overflow=overflow)
+            for x in (finite, with_infinities)
+        ]
+        infinities = with_infinities[len(finite) :]
+        _, report = castwise.cast(infinities, target, scale=scale, overflow=overflow, report=True)
+        for field in ("overflowed", "saturated", "inf_in"):
+            without, counted = (getattr(prediction, field) for prediction in predictions)
+            assert counted - without == getattr(report, field), field
+        assert predictions[0].sqnr_db == pytest.approx(predictions[1].sqnr_db, nan_ok=True)
+
+
+def test_measured_losses_leave_out_infinities_as_predicted_ones_do() -> None:
+    x = np.concatenate([RNG.standard_normal(1000), [np.inf]]).astype(np.float32)
+    _, report = castwise.cast(x, "float8_e4m3fn", report=True)
+    measured_losses = Prediction.of_report("float8_e4m3fn", report)
+    assert measured_losses.overflowed == 1
+    assert measured_losses.sqnr_db == report.sqnr_db
+    predicted = castwise.survey(x).predict("float8_e4m3fn")
+    assert predicted.sqnr_db == pytest.approx(report.sqnr_db, abs=NEAR)
 
 
 @pytest.mark.parametrize("target", ["int2", "int4", "int8", "int16"])

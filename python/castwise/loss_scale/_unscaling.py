@@ -89,9 +89,11 @@ def unscale(
     Notes
     -----
     A result is the float32 product of the gradient and of the reciprocal of the scale rounded to
-    float32, as torch.amp.GradScaler and TensorFlow compute it, then rounded to the dtype of
-    ``out``: exact for every scale that is a power of two, unless the result is subnormal. If a
-    gradient or its target is float64, the reciprocal and the product are of float64, rounded once.
+    float32, then rounded to the dtype of ``out``: exact for every scale that is a power of two,
+    unless the result is subnormal. torch.amp.GradScaler and TensorFlow compute the same of a scale
+    that a float32 holds, as that of each loss scale here is. Another scale, as 0.001, they round
+    to float32 before they take its reciprocal. If a gradient or its target is float64, the
+    reciprocal and the product are of float64, rounded once.
     torch and tf_keras multiply float64 gradients, too, by the reciprocal that is rounded to
     float32: results differ by up to 2**-24 of their size, unless the scale is a power of two.
     The norm is that of the results before they are rounded to a narrower dtype. Squares are added

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from castwise._core import finfo
 from castwise._trees import leaves
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import (
@@ -429,9 +430,10 @@ class GradientLog(Rendered):
 
     def _row(self, gradient_survey: GradientSurvey, strip: str) -> tuple[str, ...]:
         total, prediction = gradient_survey.total, gradient_survey.predict(self.target)
-        special = total.infinities + total.nans
         nonzero = max(total.count - total.zeros, 1)
-        lost_count = prediction.overflowed + prediction.saturated + special
+        lost_count = prediction.overflowed + prediction.saturated + total.nans
+        if finfo(self.target).has_infinity:  # others have counted infinities as beyond their range
+            lost_count += total.infinities
         return (
             str(gradient_survey.step),
             f"{gradient_survey.loss_scale:g}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Self, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise._core import CastReport, FormatInfo, finfo, formats
 from castwise._core import cast as cast_array
@@ -78,12 +78,15 @@ class Prediction(Rendered):
     count : int
         Elements.
     overflowed, saturated, underflowed, subnormal : int
-        Expected numbers of elements, as `castwise.CastReport` counts them; of a scheme, elements
-        that become zero are `underflowed`, and the others are not predicted: 0.
+        Expected numbers of elements, as `castwise.CastReport` counts them: with the infinities that
+        a format does not keep, and at least 1 if the largest magnitude is beyond its range with one
+        of the signs. Of a scheme, elements that become zero are `underflowed`, and the others are
+        not predicted: 0.
     nan_in, inf_in, zero_in : int
         As counted.
     sqnr_db : float or None
         The expected ratio of signal to quantization noise in decibels; None if it is not known.
+        Minus infinity if a finite element becomes infinite or NaN.
 
     """
 
@@ -111,7 +114,7 @@ class Prediction(Rendered):
             report.nan_in,
             report.inf_in,
             report.zero_in,
-            -math.inf if report.overflowed and not is_scheme else report.sqnr_db,
+            report.sqnr_db,
         )
 
     def __sheet__(self) -> Sheet:
@@ -168,7 +171,7 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
     else:
         points = low[:, None] + (high - low)[:, None] * spread_points(_POINTS)
         is_inside = np.ones_like(points, dtype=bool)
-    return points, densities(points, squares / counts, is_inside)
+    return points, densities(points, squares / np.maximum(counts, 1), is_inside)
 
 
 def _predict_cast(
@@ -179,42 +182,58 @@ def _predict_cast(
         raise TypeError(f"target={info.name} has no prediction; use a float or integer format.")
     if not math.isfinite(scale) or scale == 0:
         raise ValueError(f"scale={scale!r} is not valid; use a finite number that is not zero.")
-    counts = magnitudes.counts.astype(float)
     totals = _Totals(info, scale, overflow, magnitudes.largest)
-    weights_of_bits = magnitudes.significant_bits
-    finite = max(sum(weights_of_bits.values()), 1)
     if magnitudes.values is not None:
-        values = np.array([*magnitudes.values])
-        weights, exact = np.array([*magnitudes.values.values()], float), np.zeros(len(values), bool)
-        for sign in (1.0, -1.0):
-            totals.add(sign * values, weights / 2, exact)
-        weights_of_bits = {}
-    for bits, elements in weights_of_bits.items():
-        if not elements:
-            continue
-        points, weights = _representatives(magnitudes, bits)
-        values = np.ldexp(points, magnitudes.exponents[:, None])
-        weights = weights * counts[:, None] * (elements / finite)
-        exact = np.zeros_like(values, dtype=bool)
-        is_shift = abs(math.frexp(scale)[0]) == 0.5  # noqa: PLR2004  (a power of two)
-        if info.kind == "float" and bits > _GRID_BITS and is_shift:
-            exact = _is_exact(values * abs(scale), bits, info)
-        for sign in (1.0, -1.0):
-            totals.add(sign * values, weights / 2, exact)
+        totals.add([*magnitudes.values], [*magnitudes.values.values()])
+    else:
+        _add_smooth(totals, magnitudes, info, scale)
+    # A number that becomes none is lost, whatever the density of the others.
+    noise = math.inf if _round(totals.no_numbers) else totals.noise
+    is_known = magnitudes.values is not None or _is_smooth(magnitudes) or noise == math.inf
+    totals.add_infinities(magnitudes.infinities)
     return Prediction(
         info.name,
         magnitudes.elements,
-        round(totals.overflows),
-        round(totals.saturations),
-        round(totals.underflows),
-        round(totals.subnormal),
+        _round(totals.overflows),
+        _round(totals.saturations),
+        _round(totals.underflows),
+        _round(totals.subnormal),
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.no_numbers) else totals.noise)
-        if magnitudes.values is not None or _is_smooth(magnitudes)
-        else None,
+        _decibels(totals.signal, noise) if is_known else None,
     )
+
+
+def _round(elements: float) -> int:
+    """Return the nearest integer, of a half the upper one: either sign of an element counts."""
+    return math.floor(elements + 0.5)
+
+
+def _add_smooth(totals: _Totals, magnitudes: Magnitudes, info: FormatInfo, scale: float) -> None:
+    """Add the largest magnitude, which is known, and representatives of the others."""
+    totals.add([magnitudes.largest], [1.0])
+    others = _without_largest(magnitudes)
+    weights_of_bits = others.significant_bits
+    finite = max(sum(weights_of_bits.values()), 1)
+    is_shift = abs(math.frexp(scale)[0]) == 0.5  # noqa: PLR2004  (a power of two)
+    for bits, elements in weights_of_bits.items():
+        if not elements:
+            continue
+        points, weights = _representatives(others, bits)
+        values = np.ldexp(points, others.exponents[:, None])
+        exact = None
+        if info.kind == "float" and bits > _GRID_BITS and is_shift:
+            exact = _is_exact(values * abs(scale), bits, info)
+        totals.add(values, weights * others.counts[:, None] * (elements / finite), exact)
+
+
+def _without_largest(magnitudes: Magnitudes) -> Magnitudes:
+    """Return the magnitudes but one that is the largest."""
+    counts, squares = magnitudes.counts.copy(), magnitudes.squares.copy()
+    counts[-1] -= 1
+    squares[-1] -= math.ldexp(magnitudes.largest, -int(magnitudes.exponents[-1])) ** 2
+    return magnitudes._replace(counts=counts, squares=squares)
 
 
 def _is_smooth(magnitudes: Magnitudes) -> bool:
@@ -229,12 +248,16 @@ def _is_smooth(magnitudes: Magnitudes) -> bool:
     return bool(elements >= _LEAST_ELEMENTS) and not is_narrow
 
 
-def _half_step(info: FormatInfo) -> float:
-    """Return how far beyond the largest value of a format a number may be that rounds to it."""
+def _least_beyond(info: FormatInfo) -> float:
+    """Return the least number that does not round to the largest value of a format."""
+    largest = float(info.max)
     if info.kind != "float":
-        return 1.0
+        return largest + 1  # fractions are cut off
     # The largest value is below 2^e by frexp, so its last place is 2^(e - 1 - mantissa bits).
-    return math.ldexp(1.0, math.frexp(float(info.max))[1] - 2 - info.mantissa_bits)
+    place = math.ldexp(1.0, math.frexp(largest)[1] - 1 - info.mantissa_bits)
+    middle = largest + place / 2
+    # The middle rounds to the even neighbor: of float8_e4m3fn alone that is the largest value.
+    return middle if largest / place % 2 else math.nextafter(middle, math.inf)
 
 
 def _is_exact(values: _Column, bits: int, info: FormatInfo) -> NDArray[np.bool_]:
@@ -253,6 +276,7 @@ class _Totals:
 
     def __init__(self, info: FormatInfo, scale: float, overflow: Overflow, largest: float) -> None:
         self._info, self._scale = info, scale
+        self._dtype: DTypeLike = info.name if info.dtype is None else info.dtype
         # Squares are relative to that of the largest, or float64 could not hold them.
         exponent = math.frexp(largest)[1] + math.frexp(scale)[1]
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
@@ -262,21 +286,43 @@ class _Totals:
 
     def _cast(self, values: _Column) -> _Column:
         """Cast values as the array would be, and the results to float64."""
-        name: DTypeLike = self._info.name if self._info.dtype is None else self._info.dtype
-        results = cast_array(values, name, scale=self._scale, overflow=self._overflow)
+        results = cast_array(values, self._dtype, scale=self._scale, overflow=self._overflow)
         return cast_array(results, np.float64)
 
+    def add_infinities(self, elements: int) -> None:
+        """Count infinities: a format keeps those of either sign, or of none."""
+        _, report = cast_array(
+            np.array([math.inf]),
+            self._dtype,
+            scale=self._scale,
+            overflow=self._overflow,
+            report=True,
+        )
+        self.overflows += elements * report.overflowed
+        self.saturations += elements * report.saturated
+
+    def add(
+        self, magnitudes: ArrayLike, elements: ArrayLike, exact: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Cast magnitudes, half of their elements with either sign.
+
+        Those that are exact are held by the format, whatever represents them.
+        """
+        values, weights = np.asarray(magnitudes, float), np.asarray(elements, float) / 2
+        is_exact = np.zeros_like(values, dtype=bool) if exact is None else exact
+        for sign in (1.0, -1.0):
+            self._add_signed(sign * values, weights, is_exact)
+
     @np.errstate(over="ignore", invalid="ignore")  # beyond the range of float64
-    def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
-        """Cast values; those that are exact are held by the format, whatever represents them."""
+    def _add_signed(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         info = self._info
         products, results = values * self._scale, self._cast(values)
         lost_part = ~np.isfinite(results)
-        # A number that rounds to the largest value from within half a step is not beyond the range.
-        step = _half_step(info)
-        lower_step = step if info.kind != "float" or float(info.min) < 0 else 0.0
-        beyond = (products >= float(info.max) + step) | (products <= float(info.min) - lower_step)
-        beyond &= ~lost_part
+        # A number that rounds to the largest value is not beyond the range.
+        least_beyond, lowest = _least_beyond(info), float(info.min)
+        if info.kind != "float" or lowest < 0:
+            lowest -= least_beyond - float(info.max)
+        beyond = ((products >= least_beyond) | (products <= lowest)) & ~lost_part
         wraparounds = np.zeros_like(beyond)
         if info.kind != "float" and beyond.any():
             # Of two neighbors beyond the range, a limit makes one number, and wrapping two.

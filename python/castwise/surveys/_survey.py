@@ -146,8 +146,9 @@ class Survey(Rendered):
     ) -> Prediction:
         """Predict what a cast to a format, or a quantization by a scheme, loses.
 
-        Magnitudes are taken to lie in a binade as its count and its sum of squares say. For normal,
-        Laplace and t distributions and 10,000 elements or more, the ratio of signal to noise is
+        Magnitudes are taken to lie in a binade as its count and its sum of squares say, but for the
+        largest, which is known: so no overflow is missed. For normal, Laplace and t
+        distributions around zero and 10,000 elements or more, the ratio of signal to noise is
         within 0.5 dB of what is measured. Of at most 128 different magnitudes, casts to floats
         with a sign are predicted exactly. A survey counts no signs: half of the elements are taken
         to be negative, which formats without a sign do not hold. Numbers that bfloat16 or float16

@@ -14,6 +14,7 @@ from castwise._core import cast as cast_array
 from castwise._options import ArrayOptions
 from castwise.adapters.torch._bridge import (
     from_numpy,
+    layout_obstacle,
     numpy_dtype,
     plain_array,
     to_numpy,
@@ -297,6 +298,8 @@ def _only_on_host(subject: str, tensor: Any, remedy: str) -> str:
             f"{subject} is not available within torch.func's transformations, as vmap and grad; "
             f"{remedy}, or cast outside of them."
         )
+    if tensor.is_cpu and (obstacle := layout_obstacle(tensor)) is not None:
+        return f"{subject} is for dense tensors; this one {obstacle}, or {remedy}."
     return (
         f"{subject} is for tensors on the CPU; this one is on {tensor.device} ({tensor.layout}). "
         f"Give tensor.cpu(), or {remedy}."
@@ -355,11 +358,8 @@ def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:
 
 def _wide(tensor: Any, target: Any) -> Any:
     """Return the tensor in a dtype that holds all its values and the limits of the target."""
-    if tensor.layout not in (torch.strided, torch.jagged):
-        raise ValueError(
-            f"tensor has the layout {tensor.layout}, in which torch cannot limit it to what "
-            f"{target} has; give tensor.to_dense(), or its values()."
-        )
+    if tensor.layout is not torch.jagged and (obstacle := layout_obstacle(tensor)) is not None:
+        raise ValueError(f"torch cannot limit to what {target} has a tensor that {obstacle}.")
     needs_float64 = torch.float64 in (tensor.dtype, target)
     return tensor.to(torch.float64 if needs_float64 else torch.float32)
 

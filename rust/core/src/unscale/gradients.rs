@@ -5,9 +5,9 @@
 //!      └─ per tile: decode to lanes, times 1/scale, all finite? (sum of squares), encode, still finite?
 //! ```
 //!
-//! The product is float32's, of the value and of the reciprocal rounded to float32, as `torch` and TensorFlow take it;
-//! with float64 on either end it is float64's, rounded once. Sums are taken within chunks, then over chunks, in the
-//! order of the elements: not of the memory, nor of the threads.
+//! The product is float32's, of the value and of the reciprocal rounded to float32, as `torch` and TensorFlow take it
+//! of a scale that a float32 holds; with float64 on either end it is float64's, rounded once. Sums are taken within
+//! chunks, then over chunks, in the order of the elements: not of the memory, nor of the threads.
 
 use std::ops::Range;
 
