@@ -58,6 +58,7 @@ def description(row: Format) -> Any:
         kind = (library.Signedness.Signed, library.Domain.Finite)
         return library.formats.format_info_p3109(8, P3109[row.name], *kind)
     has_infinities = row.specials == "ieee"
+    nans = {"ieee": 2**row.mantissa_bits - 1, "finite-nan": 1}  # that have the highest codes
     return library.FormatInfo(
         row.name,
         row.bits,
@@ -66,7 +67,7 @@ def description(row: Format) -> Any:
         is_signed=row.signed,
         domain=library.Domain.Extended if has_infinities else library.Domain.Finite,
         has_nz=row.specials != "fnuz",
-        num_high_nans=2**row.mantissa_bits - 1 if has_infinities else 0,
+        num_high_nans=nans.get(row.specials, 0),
         has_subnormals=True,
         is_twos_complement=False,
     )
@@ -92,6 +93,8 @@ def numbers(source: str, target: Format) -> tuple[Array, Array]:
         kept = ~np.isnan(wide)
     elif not target.has_zero:  # below the smallest value gfloat's codes are of nothing
         kept = ~(wide < 2.0**-target.bias)
+    elif not target.signed:  # as those of negative numbers
+        kept = ~np.signbit(wide)
     return x[kept], wide[kept]
 
 
