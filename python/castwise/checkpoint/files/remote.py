@@ -257,7 +257,7 @@ class RemoteSource(ReadableFile):
         if len(data) > end - begin:  # the whole file, which RFC 9110, 14.2, allows
             raise CheckpointError(
                 f"{self.path}: the server ignores ranges; download the file, or serve it with a "
-                "server that honours Range"
+                "server that supports Range"
             )
         return data
 
