@@ -99,7 +99,6 @@ def test_permissions_stay_and_a_line_ends_where_it_did(tmp_path: Path) -> None:
         (("bfloat16",), {"dtype": "bfloat16"}),
         (("bfloat16",), {"hidden_size": 8}),
         (("bfloat16",), {"dtype": "int8"}),
-        (("bfloat16",), ["float32"]),
     ],
 )
 def test_what_is_true_or_unknown_stays_byte_for_byte(
@@ -184,6 +183,7 @@ def test_a_part_that_is_quantized_stays(
         b'{"dtype": "float32"}}',
         b'{"dtype": "float32", "name": "\xe9"}',
         b"[" * 200_000,
+        b'["float32"]',
         b'{"dtype": "float32"}' + b" " * 10_000_000,
     ],
 )
@@ -197,6 +197,16 @@ def test_what_cannot_be_read_is_copied_with_a_warning(
     (record,) = caplog.records
     assert record.getMessage().startswith("config.json was copied unchanged: it ")
     assert "check the dtype" in record.getMessage()
+
+
+def test_a_folder_of_its_name_is_copied_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = model(tmp_path, {})
+    (folder / CONFIG).unlink()
+    (folder / CONFIG).mkdir()
+    checkpoint.cast_file(folder, tmp_path / "out", "bfloat16")
+    assert caplog.messages[0].startswith("config.json was copied unchanged: it is a folder; check")
 
 
 def test_it_can_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

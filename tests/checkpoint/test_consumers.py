@@ -311,6 +311,32 @@ def test_what_is_not_loaded(model: Path, options: dict[str, Any], text: str) -> 
         advise(model, **{"error": 1.0, **options})
 
 
+@pytest.mark.parametrize("consumer", [None, "transformers"])
+def test_a_warning_names_the_option_that_loads_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, consumer: str | None
+) -> None:
+    """What `verify` refuses without that option is not written without a word."""
+    size, name = 192, "model.layers.0.mlp.{}_proj.weight"
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": size,
+        "intermediate_size": size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "vocab_size": 8,
+        "tie_word_embeddings": True,
+    }
+    square = np.ones((size, size), ml_dtypes.bfloat16)
+    tensors = {name.format(part): square for part in ("gate", "up", "down")}
+    source = write(tmp_path / "model", tensors, config)
+    options = {"recipe": "deepseek", "consumer": consumer}
+    checkpoint.quantize_file(source, tmp_path / "out", "fp8_block", **options)
+    reason = "decodes a matrix of 192x192 right only on a GPU"
+    assert f"transformers {reason}" in caplog.text
+    assert reason in str(checkpoint.verify_loading(tmp_path / "out", "transformers").problems)
+
+
 def test_a_model_that_cannot_be_converted(model: Path, tmp_path: Path) -> None:
     for config in ({"model_type": "bert"}, {}):
         other = write(tmp_path / str(len(config)), weights(), config)

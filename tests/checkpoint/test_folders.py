@@ -15,6 +15,7 @@ import pytest
 from castwise import checkpoint
 from checkpoint_samples import assert_same, floats, write_sharded
 from system_parts import LINKS, need
+from torch_files import write_tensors
 
 PIPELINE = {
     "unet/diffusion_pytorch_model.safetensors": {"conv.weight": floats(40), "norm": floats(3, 1)},
@@ -295,6 +296,45 @@ def test_a_variant_has_the_same_tensors(tmp_path: Path) -> None:
     (source / "model.pointer.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
     checkpoint.cast_file(source, out, "bfloat16", overwrite=True)
     assert os.listdir(out) == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("other", ["pytorch_model.bin", "model.fp16.safetensors"])
+def test_tensors_that_only_another_form_has_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    save(source / "model.safetensors", {"x": floats(3)})
+    if other.endswith(".bin"):
+        write_tensors(source / other, x=floats(3), position_ids=floats(2))
+    else:
+        save(source / other, {"x": floats(3), "position_ids": floats(2)})
+    checkpoint.cast_file(source, out, "bfloat16")
+    assert f"{other} also holds position_ids, which model.safetensors lacks" in caplog.text
+    assert os.listdir(out) == ["model.safetensors"]
+    caplog.clear()
+    checkpoint.cast_file(source, out, "bfloat16", exclude=other, overwrite=True)
+    assert "position_ids" not in caplog.text
+
+
+def test_tensors_without_one_entry_in_the_index_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loaders that follow the index miss the one, and take the other from either shard."""
+    source = tmp_path / "in"
+    write_sharded(
+        source,
+        {
+            "a.safetensors": {"x": floats(3), "both": floats(2)},
+            "b.safetensors": {"y": floats(3), "both": floats(2, 1)},
+        },
+    )
+    path = source / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"]["y"]
+    path.write_text(json.dumps(index))
+    checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
+    assert f"{path} does not list y of its shards" in caplog.text
+    assert "tensor 'both' is in 'a.safetensors' and in 'b.safetensors'" in caplog.text
 
 
 def test_a_variant_with_an_index(tmp_path: Path) -> None:

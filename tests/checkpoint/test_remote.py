@@ -1,6 +1,7 @@
 """Checkpoints on an object store: the same bytes, read once, and visible when complete."""
 
 import errno
+import functools
 import json
 import os
 import socket
@@ -9,7 +10,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -300,6 +303,50 @@ def test_what_a_server_does_wrong(  # noqa: PLR0917
         )
     assert store.client.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 1
     assert store.uploads() == 0
+
+
+@pytest.mark.parametrize("name", ["in.npy", "in.npz", "in.pt", "in.safetensors"])
+def test_a_server_that_ignores_ranges(
+    tmp_path: Path, framework: Callable[[str], ModuleType], name: str
+) -> None:
+    """As `http.server` of Python: each answer is the whole file, whose header is no data."""
+    for package in ("upath", "aiohttp"):
+        framework(package)
+    if name in FILES:
+        FILES[name](tmp_path / name)
+    else:
+        checkpoint.save(tmp_path / name, {"w": floats(900_000)})
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{name}"
+        target = tmp_path / f"out{Path(name).suffix.replace('.pt', '.npz')}"
+        with pytest.raises(CheckpointError, match=f"{url}: the server ignores ranges; download"):
+            checkpoint.load(url)
+        with pytest.raises(CheckpointError, match="the server ignores ranges"):
+            checkpoint.cast_file(url, target, "bfloat16")
+        server.shutdown()
+    assert not target.exists()
+
+
+def test_a_header_that_comes_in_part(
+    tmp_path: Path,
+    store: Store,
+    framework: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint.save(tmp_path / "source.safetensors", {"w": floats(4)})
+    store.write("source.safetensors", (tmp_path / "source.safetensors").read_bytes())
+    filesystem = framework("s3fs").S3FileSystem
+    fetch = filesystem._cat_file
+
+    async def short(self: Any, path: str, start: int, end: int) -> bytes:
+        data: bytes = await fetch(self, path, start=start, end=end)
+        return data if end - start == 8 else data[:-1]
+
+    monkeypatch.setattr(filesystem, "_cat_file", short)
+    with pytest.raises(CheckpointError, match="truncated while it was read; the header has"):
+        checkpoint.load(f"s3://{BUCKET}/source.safetensors")
 
 
 def test_the_command(folder: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:

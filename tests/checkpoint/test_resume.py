@@ -479,6 +479,56 @@ def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) ->
     assert ends == {True, False}
 
 
+NAMED_ONLY = """
+import os, sys
+from castwise import checkpoint
+from castwise.checkpoint.files import replacing
+put_in_place = replacing._put_in_place
+def put(*arguments, **options):
+    put_in_place(*arguments, **options)
+    os._exit(9)
+replacing._put_in_place = put
+options = {"rounding": "stochastic"} if "stochastic" in sys.argv else {}
+checkpoint.cast_file(*sys.argv[1:3], "bfloat16", resumable=True, **options)
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"rounding": "stochastic"}], ids=["plain", "a seed"])
+def test_a_run_that_had_named_its_folder_is_complete(
+    source: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    out, journal = source.with_name("out"), source.with_name(JOURNAL)
+    assert run_python("-c", NAMED_ONLY, source, out, *options.values()).returncode == 9
+    assert journal.exists()
+    before = contents(out)
+    with pytest.raises(checkpoint.CheckpointError, match="may be the finished result"):
+        checkpoint.cast_file(source, out, "float16", resume=True)
+    preview = checkpoint.cast_file(source, out, "bfloat16", resume=True, dry_run=True, **options)
+    assert {row.name for row in preview.rows} == {*SHARDS, "ids"}
+    caplog.clear()
+    summary = checkpoint.cast_file(source, out, "bfloat16", resume=True, **options)
+    assert f"{out} is complete already" in caplog.text
+    assert contents(out) == before
+    expected = checkpoint.cast_file(
+        source, out.with_name("whole"), "bfloat16", seed=summary.options["seed"], **options
+    )
+    assert list(summary.rows) == list(expected.rows)
+    assert sorted(os.listdir(source.parent)) == ["in", "out", "whole"]
+    with pytest.raises(checkpoint.CheckpointError, match="out exists, and may be the finished"):
+        checkpoint.cast_file(source, out, "bfloat16", resume=True, **options)
+
+
+def test_a_named_folder_that_was_changed_is_not_complete(source: Path) -> None:
+    out = source.with_name("out")
+    assert run_python("-c", NAMED_ONLY, source, out).returncode == 9
+    (out / "b.safetensors").write_bytes(b"")
+    with pytest.raises(checkpoint.CheckpointError, match="may be the finished result"):
+        checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    shutil.rmtree(out)
+    checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    assert sorted(os.listdir(source.parent)) == ["in", "out"]
+
+
 KILL_AT_THE_END = """
 import os, sys
 from castwise import checkpoint

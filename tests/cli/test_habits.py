@@ -321,3 +321,22 @@ def test_completion_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None
         "castwise: error: castwise completion needs the package shtab: "
         "pip install 'castwise[completion]'\n"
     )
+
+
+def test_warnings_of_each_call_go_to_its_standard_error(tmp_path: Path) -> None:
+    """As of a program that calls `main` several times, each with another stream."""
+    write_sharded(tmp_path / "in", {"model.safetensors": {"w": floats(4)}})
+    (tmp_path / "in" / "optimizer.pt").write_bytes(b"")
+    program = (
+        "import contextlib, io; from castwise.cli import main\n"
+        "for name in 'ab':\n"
+        "    with contextlib.redirect_stderr(io.StringIO()) as text:\n"
+        "        main(['cast', 'in', name, '--dtype', 'bfloat16'])\n"
+        "    print('optimizer.pt' in text.getvalue())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if line in {"True", "False"}] == ["True", "True"]
+    assert result.stderr == ""

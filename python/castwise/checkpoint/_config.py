@@ -128,6 +128,8 @@ class Config:
         match file.error:
             case None:
                 self._take(self._text)
+                if not isinstance(file.value, dict):
+                    self._problem = "it is not an object of JSON"
             case OSError() as error:
                 raise error
             case CheckpointError() as error:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say, worded
 from castwise.cli._parser import parse_arguments
@@ -86,7 +86,7 @@ def _prepare(*, is_process: bool) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # a stream of a test or notebook
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    handler = logging.StreamHandler()
+    handler = _StderrHandler()
     # What fails is said in one line, which the libraries of stores would surround by their own.
     handler.addFilter(logging.Filter("castwise"))
     handler.setFormatter(PrintableFormatter("castwise: %(message)s"))
@@ -125,6 +125,15 @@ def _report_failure(message: str) -> int:
     except (OSError, ValueError, AttributeError):  # it is full or closed
         abandon_output()
     return ERROR
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to standard error as it is then: a program may call `main` twice, and redirect it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, as one line."""
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class PrintableFormatter(logging.Formatter):

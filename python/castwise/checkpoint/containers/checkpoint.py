@@ -236,6 +236,8 @@ def _read(path: Path) -> StatementFile | None:
 
     try:
         check_link(path)
+        if path.is_dir():
+            return StatementFile(path, error=CheckpointError(f"{path} is a folder"))
         if not path.is_file():
             return None
         text = read_file(path, MAX_CONFIG_BYTES).decode()

@@ -12,6 +12,7 @@ files are just carried along.
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -38,6 +39,8 @@ from castwise.checkpoint.files.entry_names import check_link, check_name, exclus
 from castwise.checkpoint.files.remote import is_remote, list_store
 from castwise.checkpoint.files.source_files import read_file
 from castwise.text.parsed_files import without_duplicates
+
+_LOGGER = logging.getLogger(__name__)
 
 PIPELINE = "model_index.json"
 # An index has a line of about 100 bytes for each tensor.
@@ -187,6 +190,7 @@ def _open_component(
     if index_names:
         strangers = stems.keys() - tensors_of.keys() - unread - {*indexes}
         _check_unlisted(folder, index_names[0], stems, sorted(strangers))
+        _check_shards(folder / index_names[0], shards, index["weight_map"])
     variants = unread.intersection(stems).difference(tensors_of)
     _check_forms(folder, sorted(variants), torch_forms(names, stems), shards.values())
     strays = [name for name in other_torch_files(names, stems) if name not in tensors_of]
@@ -239,7 +243,8 @@ def _check_forms(
     folder: Path, variants: Iterable[str], torch_names: Collection[str], shards: Collection[Reader]
 ) -> None:
     """Refuse what is named as another form of the weights, and has none of the tensors."""
-    # What cannot be read is not one to lose, and Mistral's names of tensors are others.
+    # Of tensors that only another form has, such as tied embeddings and buffers, a warning names
+    # some. What cannot be read is not one to lose, and Mistral's names of tensors are others.
     model_names = {tensor for shard in shards for tensor in shard.tensors}
     for name in [*variants, *torch_names]:
         if name.startswith(CONSOLIDATED):
@@ -253,6 +258,34 @@ def _check_forms(
                 f"{folder / name} is named as {kind}, but has other tensors; name one file, or "
                 "leave one out " + exclusion()
             )
+        if names_left_out := [tensor for tensor in tensors if tensor not in model_names]:
+            _LOGGER.warning(
+                "%s also holds %s, which %s lacks; what is only in another form is left out",
+                folder / name,
+                join_names(names_left_out),
+                join_names([shard.path.name for shard in shards]),
+            )
+
+
+def _check_shards(index: Path, shards: Mapping[str, Reader], listed: Collection[str]) -> None:
+    """Warn of tensors that loaders take from one of two shards, or that they may not find."""
+    shard_of: dict[str, str] = {}
+    for name, shard in shards.items():
+        for tensor in shard.tensors:
+            if (other := shard_of.setdefault(tensor, name)) != name:
+                _LOGGER.warning(
+                    "%s: tensor %r is in %r and in %r, and loaders take either; leave it in one",
+                    index.parent,
+                    tensor,
+                    other,
+                    name,
+                )
+    if unlisted := [tensor for tensor in shard_of if tensor not in listed]:
+        _LOGGER.warning(
+            "%s does not list %s of its shards; list them, or loaders may miss them",
+            index,
+            join_names(unlisted),
+        )
 
 
 def _check_torch_files(folder: Path, names: Iterable[str], neighbor: str) -> None:

@@ -98,6 +98,11 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
                 f"the limit"
             )
         header = self._file.read(_LENGTH_BYTES, length)
+        if len(header) != length:
+            raise damage(
+                f"truncated while it was read; the header has {length:,} bytes, of which "
+                f"{len(header):,} came"
+            )
         try:
             entries, pairs = parse_safetensors_header(header, self._file.size - start)
         except ValueError as error:

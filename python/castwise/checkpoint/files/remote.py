@@ -241,9 +241,18 @@ class RemoteSource(ReadableFile):
         return count
 
     def fetch(self, begin: int, end: int) -> bytes:
-        """Read a range from the store."""
+        """Read a range from the store, as far as the object goes."""
+        end = min(end, self.size)
+        if begin >= end:
+            return b""
         with _errors_of(self.path):
-            return bytes(self._store.cat_file(self._name, start=begin, end=end, **self._options))
+            data = bytes(self._store.cat_file(self._name, start=begin, end=end, **self._options))
+        if len(data) > end - begin:  # the whole file, which RFC 9110, 14.2, allows
+            raise CheckpointError(
+                f"{self.path}: the server ignores ranges; download the file, or serve it with a "
+                "server that supports Range"
+            )
+        return data
 
     def _state(self) -> tuple[int, str]:
         with _errors_of(self.path):

@@ -14,7 +14,7 @@ from castwise.checkpoint.loading.check import (
     check_loading,
     problem_lines,
 )
-from castwise.checkpoint.loading.modules import DECODED, LoadingProblem, UnloadableError
+from castwise.checkpoint.loading.modules import LoadingProblem, UnloadableError
 from castwise.models.architecture import Architecture, normalize_name
 from castwise.models.model import Model
 from castwise.quantization import consumers
@@ -58,8 +58,8 @@ def check_consumers(
             lasting = [row for row in lasting if not _is_table(architecture, row.module)]
         if lasting:
             faults[name] = lasting
-        elif decoding := [row for row in problems if row.option == DECODED]:
-            _LOGGER.warning("%s: %s: %s", path, name, _text(decoding))
+        elif optional := [row for row in problems if row.option is not None]:
+            _LOGGER.warning("%s: %s: %s", path, name, _text(optional))
     problems_of_any = next(iter(checks.values()), [])
     if lacking := [problem for problem in problems_of_any if problem.is_lacking]:
         _LOGGER.warning("%s lacks weights, and the result will, too: %s", path, _text(lacking))

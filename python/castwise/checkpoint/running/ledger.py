@@ -205,11 +205,37 @@ def count_shards(folder: Path) -> int:
 def resumed_options(folder: Path, options: CastOptions, *, is_drawn: bool) -> CastOptions:
     """Return the options with the seed of the run that is resumed, if theirs was just drawn."""
     with _naming_journal(folder):
-        _, job = _read_job(folder)
+        _, job = _read_ledger(folder)  # the folder may be the destination already
         seed = job["options"]["seed"] if job else None
         if seed is not None and not (type(seed) is int and 0 <= seed < _SEEDS):
             raise ValueError(seed)
     return replace(options, seed=seed) if is_drawn and seed is not None else options
+
+
+def has_finished(folder: Path) -> bool:
+    """Return True if a run may have named its folder, and been stopped before its ledger went."""
+    return not os.path.lexists(folder) and Ledger(journal_name(folder)).is_there
+
+
+def finished_rows(
+    folder: Path,  # the temporary folder that became the destination
+    destination: Path,
+    job: Job,
+    files: Sequence[OutputFile],
+) -> list[CastRow] | None:
+    """Return the rows of a run that was stopped after it had named its folder; None of another.
+
+    The ledger goes last, and proves that the destination is the result if it has all its shards.
+    """
+    with _naming_journal(folder):
+        seal, other_job = _read_ledger(folder)
+    if {**other_job, ARGUMENTS: None} != {**job, ARGUMENTS: None}:
+        return None
+    path, shards = Path(os.path.realpath(destination)), _read_pages(folder, seal, files)
+    names = [target.name for target in files]
+    if not all(name in shards and _is_whole(path / name, shards[name][1]) for name in names):
+        return None
+    return [row for name in names for row in shards[name][0]]
 
 
 def shards_by_size(folder: Path, job: Job, files: Sequence[OutputFile]) -> list[str]:
@@ -225,8 +251,13 @@ def _parts_of(files: Sequence[OutputFile]) -> dict[str, RunPart]:
 
 def _read_job(folder: Path) -> tuple[str, Job]:
     """Return the seal and the job of the ledger of a temporary folder; none if it has no ledger."""
+    return _read_ledger(folder) if folder.is_dir() else ("", {})
+
+
+def _read_ledger(folder: Path) -> tuple[str, Job]:
+    """Return the same, also if the folder is not there any more."""
     journal = journal_name(folder)
-    if not folder.is_dir() or not os.path.lexists(journal):
+    if not os.path.lexists(journal):
         return "", {}
     if journal.is_symlink():
         raise TypeError(journal)
@@ -248,8 +279,15 @@ def _read_shards(
             + argument("resume")
             + " to begin anew"
         )
+    return _read_pages(folder, seal, files) if other_job else {}
+
+
+def _read_pages(
+    folder: Path, seal: str, files: Sequence[OutputFile]
+) -> dict[str, tuple[list[CastRow], Span]]:
+    """Return rows and bytes of the shards that have a page, of the job with this seal."""
     ledger, parts = Ledger(journal_name(folder)), _parts_of(files)
-    finished_parts = set(ledger.parts()) if other_job else set()
+    finished_parts = set(ledger.parts())
     shards: dict[str, tuple[list[CastRow], Span]] = {}
     with _naming_journal(folder):
         for target in files:

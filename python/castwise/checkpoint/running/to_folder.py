@@ -25,6 +25,7 @@ from castwise.checkpoint.files.replacing import (
     sync_file,
     sync_folder,
 )
+from castwise.checkpoint.files.temporary_names import remove_leftovers
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
@@ -32,6 +33,8 @@ from castwise.checkpoint.running._job import Job, job_of
 from castwise.checkpoint.running.ledger import (
     ShardLedger,
     count_shards,
+    finished_rows,
+    has_finished,
     remove_all_but,
     shards_by_size,
 )
@@ -99,6 +102,10 @@ class ToFolder:
         for reader in self.sources.values():
             check_container(reader, source.suffix_of(reader), destination / "model.safetensors")
         self._copies: set[str] = set()
+        # Whether the destination may be the result of the run to resume, which its job tells.
+        self._may_be_finished = (
+            output.resume and not output.overwrite and has_finished(resumable_folder(destination))
+        )
         self._check_destination()
 
     def plan(self, plans_of_shards: Mapping[str, list[Planned]], options: CastOptions) -> None:
@@ -127,7 +134,9 @@ class ToFolder:
     def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
         shards_done: Sequence[str] = ()
-        if self._output.resume:
+        if self._finished_rows() is not None:
+            shards_done = [target.name for target in self.files]
+        elif self._output.resume:
             temporary = resumable_folder(self._destination)
             shards_done = shards_by_size(temporary, self.job, self.files)
         room = self._check_room(shards_done)
@@ -140,6 +149,11 @@ class ToFolder:
         # On a store each object appears when it is complete, and the index last.
         if is_remote(self._destination):
             return self._upload(meter)
+        if (finished := self._finished_rows()) is not None:
+            _LOGGER.warning("%s is complete already", self._destination)
+            meter.starts(None)
+            remove_leftovers(real_path(self._destination))  # the ledger
+            return finished
         resumable = self._output.resumable
         with (
             ExitStack() as telling,
@@ -162,6 +176,20 @@ class ToFolder:
             meter.starts(None)
             self.judge(rows)
             self._complete(folder, rows, room)
+        return rows
+
+    def _finished_rows(self) -> list[CastRow] | None:
+        """Return the rows of a run that had all but ended; None if there is something to do.
+
+        CheckpointError: The destination is there, and is not the result of this run.
+        """
+        if not (self._may_be_finished and real_path(self._destination).exists()):
+            return None
+        folder = resumable_folder(self._destination)
+        rows = finished_rows(folder, self._destination, self.job, self.files)
+        if rows is None:
+            self._may_be_finished = False
+            self._check_destination()
         return rows
 
     def _upload(self, meter: ProgressMeter) -> list[CastRow]:
@@ -302,9 +330,12 @@ class ToFolder:
             raise CheckpointError(
                 f"{destination} is there and holds no safetensors files; it is not replaced"
             )
-        if not self._output.overwrite:
+        if not (self._output.overwrite or self._may_be_finished):
+            state = "exists"
+            if self._output.resume:
+                state += ", and may be the finished result of the run to resume"
             raise CheckpointError(
-                f"{destination} exists; choose another name, or allow castwise to replace the "
+                f"{destination} {state}; choose another name, or allow castwise to replace the "
                 "whole folder " + parenthesis("overwrite", True)
             )
 
