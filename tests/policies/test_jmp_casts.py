@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import peers
 import pytest
+from astype import IS_NEW
 from castwise.compat import jmp as ours
 from hypothesis import given
 from hypothesis.extra import numpy as arrays
@@ -30,6 +31,7 @@ from jmp_sides import (
     planted,
     real,
 )
+from recorded import SESSION
 from sides import outcome, raised, returned
 
 
@@ -89,9 +91,11 @@ def test_generated_arrays(array: Any, word: str) -> None:
 
 def test_float64_is_rounded_once() -> None:
     """Divergence before ml_dtypes 0.7, whose first rounding, to float32, lands on the tie."""
+    if SESSION.is_live and IS_NEW:
+        pytest.skip("this ml_dtypes rounds once")
     array = np.array([1 + 2**-8 + 2**-30])
     original, mine = both(lambda side: side.get_policy("bf16").cast_to_compute(array).tolist())
-    assert original == returned(array.astype(ml_dtypes.bfloat16).tolist())
+    assert original == returned([1.0])
     assert mine == returned([1.0078125])
 
 
