@@ -107,10 +107,9 @@ def map_leaves(
     by_dtype: Callable[[np.dtype[Any]], Callable[[Any], object]] | None = None,
 ) -> Any:  # noqa: ANN401  (as the tree)
     """Return a structure of the same classes, with `function(leaf, path)` for each leaf."""
-    # The tree is not changed; mappings that cannot be copied with other values become plain dicts.
-    # If `shared`, a node whose leaves all stay the same objects is not copied. `by_dtype` gives a
-    # function for arrays of exactly `numpy.ndarray`, each of which is mapped once; `function` gets
-    # those that it refuses.
+    # Mappings that cannot be copied with other values become plain dicts. With `shared`, a node
+    # whose leaves all stay the same objects is not copied. `by_dtype` gives a function for plain
+    # arrays, each of which is mapped once; `function` gets the arrays that `by_dtype` refuses.
     ndarray, mapped_by_id = np.ndarray, dict[int, Any]()
     alive = []  # so that no identity is used again
     last: Any = None  # the dtype that `convert` is for

@@ -146,9 +146,9 @@ class Config:
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the dtype of cast tensors in the place of others."""
-        # None if the text is to stay. A warning names the first dtype that stays although it is not
-        # that of the tensors, and says why: the text is not JSON, a part is quantized, or there is
-        # no single dtype that a model can be loaded in.
+        # None leaves the text as it is. A warning names the first dtype that stays although it is
+        # not that of the tensors, and says why: the text is not JSON, a part is quantized, or there
+        # is no single dtype that a model can be loaded in.
         formats = _float_formats(rows)
         if not formats:
             return None

@@ -576,7 +576,7 @@ def _with_magnitudes(batch: Mapping[str, SurveyedTensor | _Small]) -> dict[str, 
 
 def _pieces(tensors: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
     """Read a tensor in pieces with its inputs along the rows."""
-    # They are rows of a matrix, or matrices of experts as far as there is room.
+    # A piece is rows of a matrix, or matrices of experts as far as there is room.
     is_in_out = model.is_in_out(info.name)
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
     is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS

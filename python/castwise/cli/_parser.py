@@ -203,8 +203,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _option_hint(command: CommandParser, values: Sequence[str]) -> str:
     """Return the option that takes the only value, if that names a format or scheme."""
-    # Functions of numpy and of castwise take a dtype or scheme without a keyword.
-    # Where the arguments are wrong alone.
+    # Functions of numpy and of castwise take a dtype or scheme without a keyword. The imports stand
+    # here because only wrong arguments need them.
     from castwise import quantization  # noqa: PLC0415
     from castwise.checkpoint.planning.written_schemes import scheme_names  # noqa: PLC0415
     from castwise.quantization.producers.block_types import MIXES  # noqa: PLC0415

@@ -81,7 +81,7 @@ def matches(row: str, name: str) -> bool:
 
 def find_engines(*keys: str) -> Mapping[str, EngineRules]:
     """Return what each engine does with a model, by the names of its class and of its type."""
-    # Of two keys that an engine has rows for, the first counts.
+    # Where an engine has rows for two keys, the first key counts.
     return read_engines(_TABLE, *keys)
 
 

@@ -180,7 +180,7 @@ class Model:
 
     def may_be_experts(self, name: str) -> bool:
         """Return True for a tensor without a row that may be the weights of all experts."""
-        # It has their axes, or a name of experts without the number of one.
+        # Such a tensor has the axes of experts, or a name of experts without the number of one.
         shape = self._shapes.get(name, ())
         if len(shape) != STACK and (len(shape) != MATRIX or name.endswith(WEIGHT)):
             return False
@@ -218,7 +218,6 @@ class Model:
 
     def _is_unquantized(self, name: str, consumer: str | None) -> bool:
         """Return True for a weight that a consumer builds unquantized, or joins with such a one."""
-        # Of nobody in particular: a single layer, and no tower, that all engines build so.
         if consumer is not None:
             rules = self._engines.get(consumer)
             partner_names = (
@@ -227,6 +226,7 @@ class Model:
             return rules is not None and any(
                 rules.keeps(other.removesuffix(WEIGHT)) for other in {name, *partner_names}
             )
+        # Without a consumer: a single layer, and no tower, that all engines build unquantized.
         module = name.removesuffix(WEIGHT)
         engines = [self._engines[engine] for engine in _ENGINES if engine in self._engines]
         return bool(engines) and all(rules.keeps_alone(module) for rules in engines)
@@ -238,7 +238,7 @@ class Model:
 
     def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
         """Name the weights that a consumer, or any, joins with one, itself among them."""
-        # Of a model without rules their names alone tell it.
+        # For a model without rules, only the names of weights tell the partners.
         partners = self.engine_partners(name, consumer)
         has_rules = bool(self._engines) if consumer is None else consumer in self._engines
         if len(partners) > 1 or (has_rules and self.find(name) is not None):

@@ -114,7 +114,7 @@ class Histogram(NamedTuple):
 
 def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
     """Return the first and last exponent of several histograms, without the smallest elements."""
-    # These are the least 0.01 % of all elements, as far as they are 0.5 % of a histogram at most.
+    # The smallest are 0.01 % of all elements, as far as they are 0.5 % of a histogram at most.
     histograms_with_counts = [histogram for histogram in histograms if len(histogram.counts)]
     if not histograms_with_counts:
         return 0, 0

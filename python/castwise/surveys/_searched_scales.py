@@ -59,22 +59,20 @@ def _losses(
     **form: Any,  # noqa: ANN401  (the arguments of `quantize_slab`)
 ) -> NDArray[np.float64]:
     """Return the squared error of each block, and its elements that become zero: (2, blocks)."""
-    # Errors are relative to the largest magnitude.
-    # The scale of the whole array follows from it.
+    # The scale of the whole array follows from its largest magnitude, which has a block of its own.
     one = np.zeros((1, blocks.shape[1]))
     one[0, 0] = largest
     x: NDArray[Any] = cast(np.concatenate([np.clip(blocks, -largest, largest), one]), dtype)
     q = quantize_slab(x, **form)
     values, results = (cast(array, "float64")[:-1] for array in (x, dequantize(q, "float32")))
-    squares = np.square((results - values) / largest)
+    squares = np.square((results - values) / largest)  # relative to the largest magnitude
     return np.stack([squares.sum(axis=1), ((results == 0) & (values != 0)).sum(axis=1)])
 
 
 def _draw(table: Blocks, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Draw blocks of so many elements; returns them and for how many of the survey each stands."""
     # Half of them are drawn by the number of blocks with such a maximum, and half by its square, as
-    # few blocks may hold most of the noise.
-    # The same blocks each time, so that equal surveys have equal predictions.
+    # few blocks may hold most of the noise. A fixed seed gives equal surveys equal predictions.
     draw, number = np.random.default_rng(0), max(_ELEMENTS // width, 1)
     numbers = table.blocks.astype(float)
     squares = numbers * np.exp2(2.0 * (table.eighths // 8 - table.eighths[-1] // 8))

@@ -25,7 +25,7 @@ def _keras_state() -> Any:
 
 def with_policies_of_keras(original: Original, *args: Any, **kwargs: Any) -> Any:
     """Hook of functions of Keras that take policies."""
-    # They are ``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer, and
+    # The functions are ``keras.dtype_policies.get``, and with it every ``dtype=`` of a layer, and
     # ``keras.saving.serialize_keras_object``, for the configs of layers.
     return original(
         *map(_for_keras, args), **{name: _for_keras(value) for name, value in kwargs.items()}

@@ -46,7 +46,7 @@ def _walk(layer: Any, path: str, full: str, ids: set[int]) -> Iterator[PlacedLay
     yield PlacedLayer(
         path, tuple(longer_path for longer_path in longer if len(longer_path) > len(path)), layer
     )
-    # It computes nothing, and an input has its own dtype.
+    # InputLayer computes nothing, and an input has its own dtype.
     input_layer = require("keras").layers.InputLayer
     children = [child for child in layer._layers if not isinstance(child, input_layer)]
     prefix = _prefix(layer, path, children)

@@ -165,7 +165,7 @@ class Autocast:
 
 def _devices(module: Any) -> tuple[str, ...]:
     """Return the types of the devices of a model's tensors for which torch has an autocast."""
-    # Of a model without tensors, those of the processor and of the accelerator in use.
+    # A model without tensors has the types of the processor and of the accelerator in use.
     tensors = [*module.parameters(), *module.buffers()]
     devices = {tensor.device.type for tensor in tensors}
     if not tensors:
@@ -283,7 +283,7 @@ def _own_floating(path: str, module: Any) -> list[Named]:
 
 def _dtype_of_keys(parameters: list[Named], names: NameMap) -> Any:
     """Return the dtype that keys give to a module's parameters, else that which these have."""
-    # None where they have several, or one in which torch does not compute.
+    # None where the parameters have several dtypes, or one in which torch does not compute.
     dtype = None
     for entry in parameters:
         target = names.tensor(entry).target

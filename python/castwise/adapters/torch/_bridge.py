@@ -155,7 +155,7 @@ def torch_dtype(dtype: Any) -> Any:
 @functools.cache
 def _torch_dtypes() -> dict[str, Any]:
     """Return the dtypes of torch by the name of their format, which both libraries share."""
-    # Those of less than a byte are left out, because torch only has their names.
+    # Dtypes of less than a byte are left out, because torch only has their names.
     dtypes = {}
     for name in formats():
         row, dtype = finfo(name), getattr(torch, name, None)

@@ -78,7 +78,7 @@ class Candidates:
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded."""
-        # Of a producer that states one scheme that is each alone. Where experts may not stay beside
+        # A producer that states one scheme has each scheme alone. Where experts may not stay beside
         # quantized weights, they either get a scheme, or no weight does.
         schemes = self._schemes()
         if self.recipe not in SEVERAL and len(schemes) > 1:

@@ -130,7 +130,7 @@ class SchemeRecipe:
         form: QuantizedArray | None,
     ) -> NDArray[Any] | None:
         """Return the decoded values of a matrix of whole blocks."""
-        # None where another producer stores a global scale that is not the recipe's.
+        # The result is None where another producer's global scale is not the recipe's.
         if self.is_of_blocks:
             flat = matrix.reshape(-1, matrix.shape[-1])
             kind = self.scheme.upper()
@@ -234,7 +234,7 @@ def multiplied_as(
     array: QuantizedArray, form: QuantizedArray, *, of_zeros: bool
 ) -> QuantizedArray | None:
     """Return codes and scales with the global scale of another array, multiplied as that is."""
-    # None if the two multiply by different global scales: those of zeros may be any.
+    # The result is None if the two have different global scales; zeros may have any.
     if form.global_scale is not None and array.global_scale is not None:
         if not (of_zeros or have_same_level(array, form)):
             return None
@@ -274,7 +274,7 @@ _Kind = tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None
 
 def scheme_recipes(weight: QuantizedWeight | None, axes: int) -> Sequence[SchemeRecipe]:
     """List what may have made a weight; of a plain tensor all that castwise knows."""
-    # Those of a tensor of more than two axes may lie along the last but one.
+    # Blocks of a tensor of more than two axes may lie along the last axis but one.
     kind = None if weight is None else (weight.scheme, weight.block, weight.recipes)
     recipes = _of_kind(kind, is_stack=axes == MATRIX + 1)
     if weight is not None and ZERO in weight.parts.values():

@@ -68,8 +68,8 @@ class SchemeProver:
 
     def likely(self, weight: QuantizedWeight | None) -> list[SchemeRecipe]:
         """Return the usual recipes that explained tensors before."""
-        # Those of the scheme of a weight come first, of these those of its producers, and of these
-        # those with shared scales.
+        # Recipes of the weight's scheme come first; among equals, recipes of its producers, and
+        # then recipes with shared scales.
         scheme, producers = (None, ()) if weight is None else (weight.scheme, weight.recipes)
         recipes = [recipe for recipe in self.recipes_found if recipe.cost == 1]
         return sorted(
@@ -311,8 +311,8 @@ class SchemeTrial:
 
     def quantize_options(self, count: int) -> tuple[dict[str, Any] | None, float | None]:
         """Return those of `quantize_slab` of so many elements, and the largest magnitude."""
-        # None if that alone is not the recipe, or the largest magnitude is that of the elements, or
-        # not known yet.
+        # The options are None if they alone are not the recipe; the magnitude is None if it is that
+        # of the elements, or not known yet.
         is_own = self.keeps_level or (count == self._size and not self.recipe.shares)
         return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 

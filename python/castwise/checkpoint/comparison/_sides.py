@@ -217,7 +217,7 @@ class Side:
 
     def read_into(self, name: str) -> tuple[Elements, ReadInto] | None:
         """Return how a tensor stands in its file, and what reads its bytes there."""
-        # None for a tensor that is not compared as it is stored, and for files other than
+        # The result is None for a tensor that is compared in another form, and for files other than
         # safetensors of this machine.
         reader, stored_name = self.names[name]
         if self.is_cast(name) or name in self.transposed_names:

@@ -51,7 +51,7 @@ def is_container(path: Path) -> bool:
 
 def container_of(path: Path, remedy: str | None = None) -> str:
     """Return the suffix that decides the container; the refusal names those that are read."""
-    # Of a file to be written, `remedy` says what to do instead.
+    # `remedy` says what to do instead, for a file to be written.
     suffix = path.suffix.lower()
     if is_suffix(suffix):
         return suffix
@@ -134,7 +134,7 @@ def are_alike(suffix: str, path: Path) -> bool:
 
 def source_suffix(path: Path) -> str:
     """Return the suffix that decides the container of a file to read."""
-    # That is the suffix of its name, unless the first bytes tell another of castwise's own
+    # The suffix is that of its name, unless the first bytes tell another of castwise's own
     # containers.
     suffix = path.suffix.lower()
     if is_suffix(suffix) and not is_built_in(suffix):

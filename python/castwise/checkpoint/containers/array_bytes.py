@@ -69,7 +69,7 @@ def pack_nibbles(array: NDArray[Any]) -> Bytes:
 
 def unpack(data: Bytes, bits: int) -> Bytes:
     """Take codes of `bits` bits apart, one per byte: the first in the lowest bits, without gaps."""
-    # That is how DLPack and ONNX pack elements of less than a byte, torch its `float4_e2m1fn_x2`.
+    # DLPack and ONNX pack elements of less than a byte so, and torch its `float4_e2m1fn_x2`.
     # `bits` is at most 8, and `data` ends with a code.
     group = math.lcm(bits, BYTE_BITS)  # the bits after which a code begins at a byte again
     stride = group // BYTE_BITS

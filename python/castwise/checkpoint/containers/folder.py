@@ -243,8 +243,8 @@ def _check_forms(
     folder: Path, variants: Iterable[str], torch_names: Collection[str], shards: Collection[Reader]
 ) -> None:
     """Refuse what is named as another form of the weights, and has none of the tensors."""
-    # Of tensors that only another form has, such as tied embeddings and buffers, a warning names
-    # some. What cannot be read is not one to lose, and Mistral's names of tensors are others.
+    # A warning names some of the tensors that only another form has, such as tied embeddings and
+    # buffers. A file that cannot be read is no form to lose; Mistral's files have other names.
     model_names = {tensor for shard in shards for tensor in shard.tensors}
     for name in [*variants, *torch_names]:
         if name.startswith(CONSOLIDATED):

@@ -56,7 +56,7 @@ def holds_weights(names: Sequence[str]) -> bool:
 
 def families(names: Sequence[str]) -> list[dict[str, str]]:
     """Return what names of weights and indexes begin with, of a model, then of an adapter."""
-    # Of each, those of torch count only where there are no safetensors files.
+    # Files of torch count only where there are no safetensors files.
     stems: dict[tuple[bool, str], dict[str, str]] = {}
     for name in names:
         if (match := re.fullmatch(_FILE, name)) is not None:

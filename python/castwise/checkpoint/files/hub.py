@@ -43,7 +43,7 @@ _ATTRIBUTES = ".gitattributes"
 
 def hub_path(path: Path) -> Path | None:
     """Return the path of the repository of the Hub that a relative path names, or None."""
-    # That is `org/name`, if this machine has neither that nor a folder `org`.
+    # A path `org/name` names a repository if this machine has neither it nor a folder `org`.
     name = path.as_posix()
     if re.fullmatch(_NAME, name) is None or os.path.lexists(path) or path.parent.is_dir():
         return None

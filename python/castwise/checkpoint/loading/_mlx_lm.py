@@ -66,7 +66,7 @@ def mlx_problems(view: View) -> Iterator[LoadingProblem]:
 
 def _statement_fault(view: View) -> str | None:
     """Return what `load_model` refuses of the statement of a model without quantized weights."""
-    # It passes over methods that are not named here.
+    # `load_model` passes over methods that are not named here.
     if view.section(_OWN_KEY):
         return f"mlx-lm needs the group_size and the bits of {_OWN_KEY!r} in config.json"
     section = view.section(STATED_KEY) or view.files.get(QUANTIZATION_FILE)

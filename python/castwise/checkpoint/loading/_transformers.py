@@ -136,7 +136,7 @@ def _decoding_problems(
     view: View, decoded: Collection[Arguments], dense: Arguments | None
 ) -> Iterator[LoadingProblem]:
     """Yield why transformers must decode a model when it loads it, and not when it calls it."""
-    # It then decodes what `decoded` describes by `dense` alone.
+    # transformers then decodes the weights of `decoded` by `dense` alone.
     architecture = view.architecture
     schemes = {arguments.scheme for arguments in decoded}
     is_packed = any(module.is_quantized and "" not in module.tensors for module in view.modules)

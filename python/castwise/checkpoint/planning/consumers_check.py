@@ -44,7 +44,7 @@ def check_consumers(
     consumer: str | None,
 ) -> None:
     """Refuse a result that its consumer, or none of those of its recipe, would load."""
-    # Of weights that the model lacks, as its source does, it warns.
+    # Weights that the model lacks, as its source does, are only warned of.
     names = [consumer] if consumer is not None else _consumers_of(recipe, schemes)
     names = [name for name in names if name in CHECKED and name != LLAMA_CPP]
     if architecture is None:

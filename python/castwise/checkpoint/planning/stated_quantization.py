@@ -34,7 +34,7 @@ def quantization_of(source: Checkpoint) -> Quantization | None:
 
 def stale_statement(source: Checkpoint, quantization: Quantization | None) -> str | None:
     """Name what states a quantization that no tensor has; None if nothing does."""
-    # Of a file that is what its metadata state: what is stated beside it may be of another file.
+    # For a file, only its metadata count: a statement beside it may be of another file.
     if quantization is None or replace(quantization, stated=(), inputs=None) != Quantization():
         return None
     prefix = "" if source.is_folder else "metadata: "

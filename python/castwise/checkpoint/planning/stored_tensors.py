@@ -190,8 +190,8 @@ def _matrix(shape: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
 
 def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     """Return the ranges that are worth reading, and keeping, for a box of many short runs."""
-    # They are those of its matrix, or of a part of that which has room for several such boxes; None
-    # if the box is to be read by itself.
+    # The ranges are those of the box's matrix, or of a part of the matrix with room for several
+    # such boxes; None if the box is to be read by itself.
     runs = _runs(info.shape, ranges)
     _, count = next(runs)
     itemsize = numpy_dtype(info.format or "").itemsize

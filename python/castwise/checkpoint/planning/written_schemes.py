@@ -77,7 +77,7 @@ def scheme_names() -> tuple[str, ...]:
 
 def scheme_beside(name: str) -> str | None:
     """Return the scheme that is written with codes like those of a format, and scales them."""
-    # It has codes of as many bits, floats or integers as those of the format, and a scale for each
+    # The scheme has codes of the format's kind and number of bits, and a scale for each
     # row where there is such a scheme; None if the format has more than 8 bits.
     format_info = finfo(name)
     kind = format_info.kind

@@ -262,8 +262,8 @@ def checked_share(max_zeros: object) -> float:
 
 def default_max_zeros(rows: Iterable[CastRow]) -> float:
     """Return the share of a tensor's values that may become zero where nobody says it."""
-    # It is 1 %; of weights that were quantized, about twice what normally distributed ones lose in
-    # so few bits.
+    # The share is 1 %. For quantized weights it is about twice what normally distributed ones lose
+    # in so few bits.
     names = {row.target for row in rows if isinstance(row.report, CastReport)}
     bits = [bits for name, bits in bits_of_schemes().items() if name in names]
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS

@@ -29,7 +29,7 @@ class Casting(NamedTuple):
 
     source: Elements
     target: Elements
-    # Those of `castwise.cast`; None if only order or packing changes, which has no report.
+    # The options of `castwise.cast`; None if only order or packing changes, without a report.
     options: tuple[tuple[str, Any], ...] | None
 
 
@@ -193,7 +193,7 @@ def convert_ranges(
     poll: Callable[[int], object] | None = None,
 ) -> Outcome:
     """Let the engine convert ranges of the file at `path`, open as `source`."""
-    # They are taken as the engine needs them. `poll` is told now and then the bytes taken so far.
+    # The engine takes each range when it needs it. `poll` gets the bytes taken so far now and then.
     target.flush()  # the header
     names: list[str] = []
     reports, failure = convert_tensors(

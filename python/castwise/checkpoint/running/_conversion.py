@@ -88,7 +88,7 @@ class Conversion:
 
     def ranges(self) -> list[TensorRange]:
         """Return the tensors with places, which the engine converts or a `batch` makes."""
-        # They are in the writer's order, but for those that one job makes: these are side by side.
+        # Tensors are in the writer's order, but those of one job are side by side.
         ranges: dict[str, list[TensorRange]] = {}
         for name in self._order:
             if (span := self._range(name)) is not None:

@@ -150,9 +150,9 @@ def refuse_parts(destination: Path) -> None:
         )
 
 
-# It stands beside the folder, and goes when that has become the destination: whatever stops the
-# last step, a run can go on from there, and the destination never has a page in it. The folder then
-# holds nothing but complete shards.
+# The ledger stands beside the folder, and goes when the folder has become the destination: whatever
+# stops the last step, a run can go on from there. The destination never has a page in it, and holds
+# nothing but complete shards.
 class ShardLedger:
     """The ledger of a run into a folder, of which each shard is a part, to resume from."""
 

@@ -138,7 +138,8 @@ class OtherFiles:
 
     def states(self) -> dict[str, list[Any]]:
         """Return what tells whether a file to be copied was changed, by its path."""
-        # That is its size, and its checksum, or the time of its last change if it is large.
+        # The state is a file's size, and its checksum, or for a large file the time of its last
+        # change.
         return {
             path: _state(entry)
             for path, entry, fate in self._fates()
@@ -198,7 +199,7 @@ class OtherFiles:
 
     def _fates(self) -> Iterator[tuple[str, Path, str]]:
         """List the files and folders, each with what becomes of it."""
-        # That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
+        # A fate is one of `_COPIED`, `_EXCLUDED`, or the path with which the file is left out.
         fates = {"": _BY_DEFAULT}
 
         def enters(folder: str) -> bool:
@@ -266,7 +267,7 @@ def _holds_tensors(entry: Path) -> bool:
 
 def _new_target(entry: Path, link: Path, root: Path) -> str:
     """Return what the copy of a link to a folder is to hold."""
-    # That stays, unless it is relative and leads out of the checkpoint to another place from there.
+    # The target stays, unless it is relative and leads elsewhere from the copy's place.
     target, real = os.readlink(entry), os.path.realpath(entry)
     is_inside = Path(real).is_relative_to(os.path.realpath(root))
     same = os.path.realpath(link.parent / target) == real

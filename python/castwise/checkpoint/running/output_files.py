@@ -222,8 +222,8 @@ def least_nbytes(tensors: Iterable[Planned]) -> int:
 
 def meanwhile_nbytes(targets: Sequence[OutputFile], following: int = 0) -> int:
     """Return how many bytes more files take as they are written, one by one, than in the end."""
-    # They are those of temporary files, for tensors that are brought into another order;
-    # `following` is how many bytes are written after the files.
+    # The additional bytes are those of temporary files, for tensors that are brought into another
+    # order; `following` is how many bytes are written after the files.
     most = 0
     if any(target.has_other_orders for target in targets):
         sizes = [size for target in targets for size in target.sizes()]

@@ -140,8 +140,8 @@ def _all_finite(grads: list[Any]) -> Any:
 @functools.cache
 def _class(base: Any) -> Any:
     """Derive castwise's class from one of tf_keras' two wrappers."""
-    # It has the name and module of that one, so that a saved model names a class that tf_keras
-    # finds also without castwise.
+    # The class has the name and module of the wrapper, so that a saved model names a class that
+    # tf_keras finds also without castwise.
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     return types.new_class(
         base.__name__,

@@ -37,8 +37,8 @@ def amax_bounds(
     views: Views, scale_dtype: np.dtype[Any], weight_dtype: np.dtype[Any], *, is_affine: bool
 ) -> tuple[float, float] | None:
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps."""
-    # None if there are none: powers of two and scales under a global one reach magnitudes of
-    # float32 from 2^-120 on, and so does float32 where no step has a limit; float64 has others.
+    # None if there are no such bounds: powers of two and scales under a global one reach magnitudes
+    # of float32 from 2^-120 on, and so does float32 where no step has a limit; float64 has others.
     # Scales that are multiplied in the weight's dtype are numbers of that, however stored.
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)
@@ -204,8 +204,8 @@ def keeping_scheme(
     scheme: str, recipe: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, str] | None:
     """Name the scheme nearest to one whose scales reach all magnitudes, and its recipe."""
-    # It is of the same producer, among schemes of these names if any are given, or else, where all
-    # are, of the first that has one.
+    # The scheme is of the same producer, among schemes of these names if there are any; else, where
+    # all schemes are allowed, of the first producer that has one.
     bits = {row.name: row.bits for row in schemes()}.get(scheme, 8)
     rows = [row for row in schemes() if among is None or row.name in among]
 

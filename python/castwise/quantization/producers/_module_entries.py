@@ -78,9 +78,9 @@ def named_method(method: str, section: Mapping[str, Any]) -> str:
 
 def module_values(section: Mapping[str, Any]) -> Callable[[str], ModuleValues]:
     """Return what tells the values of a module, by `dynamic` or `extra_config` of a section."""
-    # Of `dynamic` the first pattern counts that matches the beginning of the module's name, as
-    # GPTQModel and vLLM have it; of auto-round's `extra_config` the name itself, then the first
-    # pattern that matches anywhere in it.
+    # In `dynamic`, the first pattern counts that matches the beginning of the module's name, as in
+    # GPTQModel and vLLM. In auto-round's `extra_config`, the name itself counts, then the first
+    # pattern that matches anywhere in the name.
     is_auto_round = section.get("quant_method") == _AUTO_ROUND
     entries = object_at(section, "extra_config" if is_auto_round else "dynamic")
     if not entries:

@@ -39,7 +39,7 @@ def _write(modules: EncodedModules) -> Statements:
 
 def _name_form(layout: Layout, stem: str, is_experts: bool) -> tuple[Layout, str]:
     """Name experts as transformers does, and other weights as OpenAI does."""
-    # Those of transformers are parameters of a module of that name.
+    # Experts of transformers are parameters of a module of that name.
     if is_experts and stem.removesuffix(".weight").rpartition(".")[0].endswith("experts"):
         return layout, stem.removesuffix(".weight")
     return next(layout for layout in GPT_OSS.layouts if layout.payload[0] == "."), stem

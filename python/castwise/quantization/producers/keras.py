@@ -41,7 +41,7 @@ Info = TypeVar("Info", bound=Described)
 
 def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
     """Map the names by which the recipes know tensors to them."""
-    # They are their own, but for the variables of Keras layers, which its files number: where one
+    # Tensors have their own names, but Keras' files number the variables of layers: where one
     # is of bytes, or the last ones are those of float8, the order says which is the scale of what.
     infos = list(tensors)
     layers: dict[str, dict[int, Info]] = {}

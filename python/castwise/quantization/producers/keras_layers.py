@@ -280,7 +280,7 @@ def _with_mode_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
 
 def _form_alone(case: StoredWeight, path: str) -> WeightForm:
     """Describe a kernel of which nothing is stated: only some of dense layers are certain."""
-    # They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or
+    # Certain are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or
     # int8 of an embedding, may have the very same shapes as the first.
     shape, scale = case.shape(case.payload), case.weight.scale
     outputs = () if scale is None else case.shape(scale)
@@ -342,7 +342,7 @@ def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ..
 
 def _check_split(case: StoredWeight, plain: tuple[int, ...], matrix: tuple[int, int]) -> None:
     """Refuse a kernel whose axes Keras does not join to these rows and columns."""
-    # Of three axes it takes the longest, the first of several, for the inputs or for the outputs.
+    # Keras takes the longest of three axes, the first of several, for the inputs or the outputs.
     inputs = plain[: 1 if len(plain) == MATRIX or plain.index(max(plain)) == 0 else MATRIX]
     joined_shape = math.prod(inputs), math.prod(plain[len(inputs) :])
     if len(plain) not in (MATRIX, MATRIX + 1) or matrix != joined_shape:

@@ -242,7 +242,7 @@ class Producer:
 
     def axis_of(self, axes: int) -> int:
         """Return the axis along which codes share a scale in an array of so many axes."""
-        # Those before the last two are a stack.
+        # Axes before the last two are a stack.
         return self.axis if self.axis < 0 else self.axis + max(axes - 2, 0)
 
     @property

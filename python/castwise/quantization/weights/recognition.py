@@ -146,7 +146,7 @@ class _Search:
         self, recipes: Sequence[Producer], known_payloads: Container[str]
     ) -> dict[str, QuantizedWeight]:
         """Find the weights stored as one of the recipes says, by the name of the payload."""
-        # Those with `known_payloads` are left out.
+        # Weights with `known_payloads` are left out.
         self._producers, self._verdicts = {}, {}
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
@@ -469,8 +469,9 @@ def _block(
 
 def _evident_block(match: Match[Described], info: Described) -> tuple[int, int] | None:
     """Return the block of float8 beside one scale per tensor, row or square of the matrix."""
-    # None if other blocks have such scales, too: a square is of a power of two that divides both
-    # axes, and scales of one axis are those of rows only where the columns are not as many.
+    # The result is None if other blocks have such scales, too: a square is of a power of two that
+    # divides both axes, and scales of one axis are those of rows only where the columns are not as
+    # many.
     roles = {part.role for part, _ in match.parts.values() if part.use != "inputs"}
     is_plain = match.layout.scheme == FP8_SCALE.scheme and not roles - {SCALE, ACTIVATION}
     if not is_plain or match.layout.parts[0] != FP8_SCALE.parts[0] or match.scale is None:

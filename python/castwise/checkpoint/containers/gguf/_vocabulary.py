@@ -94,8 +94,8 @@ def _special(
     size: int,
 ) -> dict[str, str]:
     """Return the merges and the numbers of special tokens, as the package gguf reads them."""
-    # It gets what was read and checked here, as it reads files of this machine alone. Tokens and
-    # their types are not its own: it takes every added token for a control token (`BpeVocab`).
+    # The package gets values that were read and checked here, as it reads only files of this
+    # machine. Tokens and their types come from here: its `BpeVocab` makes control tokens of all.
     added_texts = {token["content"] for token in added_tokens}
     config_numbers = {
         name: config.get(f"{name}_token_id")

@@ -223,7 +223,7 @@ def statement_sizes(
     source: Checkpoint, encode: Encode, *, is_file: bool
 ) -> Callable[[Mapping[str, str]], int]:
     """Return a function of the schemes of weights, by name: the bytes of what states these."""
-    # These are beside what is there before. It raises as `encode_checkpoint` does.
+    # The bytes come on top of those of the source. Errors are those of `encode_checkpoint`.
     parts = [facts_of(source, component, encode) for component in source.components]
     # Each tensor is named by its whole name.
     keys = [[(info, part.prefix + info.name, False) for info in _infos_of(part)] for part in parts]
@@ -468,10 +468,9 @@ class _Chooser(NamedTuple):
 
     def _scheme_of_mix(self, info: TensorInfo) -> str | None:
         """Return the scheme that a mix has for a weight, or for rows that are no whole blocks."""
-        # None: llama.cpp does not quantize a tensor of this name.
         scheme = self.encode.mix_types.get(info.name)
         if scheme is None:
-            return None
+            return None  # llama.cpp does not quantize a tensor of this name
         form = self.encodings[scheme]
         is_whole = not info.shape[-1] % form.block[1]
         return scheme if is_whole else form.written.fallback or scheme
