@@ -72,6 +72,16 @@ def test_each_loss_is_said_and_the_choice_decides_the_exit_code(lossy: Path) -> 
         assert re.search(f"argument {wrong[0]}: '{wrong[1]}' is not", cast(lossy, *wrong, code=2))
 
 
+def test_rows_of_the_least_ratio_come_first(tmp_path: Path) -> None:
+    """A few zeros among values that stay lose less than values that are all limited."""
+    path = tmp_path / "in.npz"
+    zeros = np.append(np.full(1000, 448), np.full(24, 1e-9)).astype(np.float32)
+    np.savez(path, a_zeros=zeros, b_limited=np.full(1000, 1e4, np.float32))
+    options = ("--dtype", "fp8", "--overflow", "saturate", "--exit-zero")
+    shown = run("cast", path, tmp_path / "out.npz", *options).stdout
+    assert 0 < shown.index("b_limited") < shown.index("a_zeros")
+
+
 def test_an_overflow_is_an_infinite_error(lossy: Path) -> None:
     arguments = ("cast", lossy, lossy.with_name("out.npz"), "--dtype", "float16")
     lines = run(*arguments, code=1).stdout.splitlines()

@@ -245,11 +245,11 @@ def _total(group: Sequence[CastRow]) -> CastReport:
 
 
 def _severity(group: Sequence[CastRow]) -> tuple[float, ...]:
-    """Return the key by which groups are sorted, the worst first: losses, then the ratio."""
+    """Return the key by which groups are sorted, the worst first: losses, ratio, zeros."""
     total = _total(group)
     losses = max(total.overflowed, total.nan_out - total.nan_in, 0)
     ratio = total.sqnr_db
-    return (-losses, -total.underflowed, math.inf if math.isnan(ratio) else ratio)
+    return (-losses, math.inf if math.isnan(ratio) else ratio, -total.underflowed)
 
 
 def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
