@@ -331,6 +331,18 @@ def test_other_variants(tmp_path: Path, name: str, section: dict[str, Any], matc
         checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
 
 
+@pytest.mark.parametrize("module", ["model.embed_tokens", "wte"])
+def test_an_embedding_of_gptqmodel(tmp_path: Path, module: str) -> None:
+    """Its `TorchQuantEmbeddings` decodes to (tokens, features), others to (outputs, inputs)."""
+    model = MODELS["gptq, 4 bits"]()
+    model.tensors = {
+        f"{module}.{name[2:]}" if name.startswith("a.") else name: array
+        for name, array in model.tensors.items()
+    }
+    with pytest.raises(CheckpointError, match=f"'{module}.qweight'.*it is an embedding"):
+        checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("section", "match"),
     [

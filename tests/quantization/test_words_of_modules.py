@@ -117,6 +117,13 @@ def test_auto_round_of_integers(tmp_path: Path, packing: str) -> None:
     equal(tmp_path, mixed(section, **modules))
 
 
+def test_auto_round_in_the_words_of_awq(tmp_path: Path) -> None:
+    model = awq()
+    group = model.config[KEY]["group_size"]
+    packing = {"packing_format": "auto_round:auto_awq", "bits": 4, "group_size": group}
+    equal(tmp_path, mixed({**AUTO_ROUND, **packing}, q=model))
+
+
 def test_auto_round_without_an_index(tmp_path: Path) -> None:
     model = mixed(
         {**AUTO_ROUND, "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 32},

@@ -43,6 +43,7 @@ _PACKINGS = {
     "auto_gptq": "gptq",
     "auto_round:auto_gptq": "gptq",
     "auto_round:gptq": "gptq",
+    "auto_round:auto_awq": "awq",
     "auto_round:fp8": "fp8",
 }
 

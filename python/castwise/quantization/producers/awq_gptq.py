@@ -1,5 +1,6 @@
 """AutoAWQ, AutoGPTQ and GPTQModel: integers in words, packed along outputs or inputs."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,8 @@ _WORD = np.dtype(np.int32).name
 _DEFAULT_FORMAT = {"gptq": "gptq", "awq": "gemm"}
 # Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words.
 _PLANAR_BITS = (3, 5, 6, 7)
+# GPTQModel packs an embedding with its tokens as inputs, and does not transpose what it decodes.
+_EMBEDDING = re.compile(r"(?:.*\.)?(?:[^.]*embed[^.]*|wte|shared)")
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
@@ -83,7 +86,8 @@ def _format_of(values: Mapping[str, Any]) -> str:
     if values.get("backend") == "llm-awq":  # which transformers takes before a stated format
         return "llm-awq"
     words = _words_of(values, _FORMAT_KEYS)
-    return next(iter(words.values()), _DEFAULT_FORMAT.get(_method_of(values, "gptq"), "gptq"))
+    method = tensors_of(_method_of(values, "gptq"), values)
+    return next(iter(words.values()), _DEFAULT_FORMAT.get(method, "gptq"))
 
 
 def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -132,11 +136,17 @@ def _rule_of_gptq(case: StoredWeight) -> WeightForm:
             f"castwise cannot decode the format {form!r} of GPTQ with {bits} bits; GPTQModel reads "
             "it"
         )
+    module = case.payload.rpartition(".")[0]
+    if _EMBEDDING.fullmatch(module):
+        raise Undecodable(
+            "it is an embedding, whose axes GPTQModel stores in another order than those of linear "
+            "layers; GPTQModel reads it"
+        )
     case.require_part("qzeros")
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
         raise Undecodable("it has no g_idx, and desc_act says that it is needed")
     inputs = case.whole(bits, case.matrix()[0])
-    is_centered = module_values(case.section)(case.payload.rpartition(".")[0]).values.get("sym")
+    is_centered = module_values(case.section)(module).values.get("sym")
     return WeightForm(
         f"int{bits}_group", case.group(inputs), variant=variant, is_centered=is_centered is True
     )
