@@ -679,7 +679,7 @@ OTHER_MEANINGS = {
     "keras.py": {"awq"},
     "modelopt.py": {"awq"},
     "keras_layers.py": {"awq", "gptq", "keras"},  # modes of Keras, and the package
-    "_module_entries.py": {"gptq"},  # what auto-round packs as
+    "_module_entries.py": {"awq", "gptq"},  # what auto-round packs as
     "packing.py": {"awq"},  # an order of codes in words
 }
 ASKING = [

@@ -183,7 +183,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     for name, section in {
         "aqlm": {"quant_method": "aqlm"},
         "svdquant": {"method": "svdquant"},
-        "auto-round": {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"},
+        "auto-round": {"quant_method": "auto-round", "packing_format": "auto_round:marlin"},
         "unnamed": {"bits": 4},
     }.items()
 }
