@@ -257,6 +257,18 @@ def test_numbers_below_the_range_of_a_format_without_a_sign() -> None:
     assert prediction.saturated == report.saturated == 100
 
 
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize(
+    "values", [[0.0] * 7, [0.0, 0.0, math.nan, math.inf], [0.0] * 9 + [-3.0, 3.0] * 500]
+)
+def test_zeros_in_a_format_without_them(values: list[float], overflow: Overflow) -> None:
+    _, report = castwise.cast(np.array(values), "float8_e8m0fnu", overflow=overflow, report=True)
+    prediction = castwise.survey(values).predict("float8_e8m0fnu", overflow=overflow)
+    for field in ("overflowed", "saturated", "underflowed", "zero_in"):
+        assert getattr(prediction, field) == getattr(report, field), field
+    assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=1e-6, nan_ok=True)
+
+
 def test_overflow() -> None:
     survey = castwise.survey([1.0, 1000.0])
     assert survey.predict("float8_e4m3fn").sqnr_db == -math.inf
@@ -366,6 +378,18 @@ def test_integers_beyond_the_range(target: str, overflow: Overflow, value: float
     for name in ("overflowed", "saturated", "underflowed"):
         assert getattr(prediction, name) == getattr(report, name), name
     assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=1e-3)
+
+
+@pytest.mark.parametrize("target", ["uint32", "int64", "uint64"])
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("value", [0.25, 1.5, 2.0**63, 2.0**64, 1e20])
+def test_wide_integers_beyond_the_range(target: str, overflow: Overflow, value: float) -> None:
+    """One beyond a limit of 64 bits is the same float64 as the limit."""
+    x = np.array([value, -value] * 2)
+    _, report = castwise.cast(x, target, overflow=overflow, report=True)
+    prediction = castwise.survey(x).predict(target, overflow=overflow)
+    for name in ("overflowed", "saturated", "underflowed"):
+        assert getattr(prediction, name) == getattr(report, name), name
 
 
 @pytest.mark.parametrize("target", ["float32", "bfloat16", "float8_e4m3fn", "int8", "nvfp4"])
