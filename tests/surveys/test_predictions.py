@@ -128,6 +128,36 @@ def test_every_format(name: str, target: str, scale: float) -> None:
     assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=NEAR)
 
 
+STEADY = {"bfloat16", "mxint8"} | {
+    f"int{bits}_{blocks}" for bits in (5, 6, 8) for blocks in ("channel", "group")
+}
+"""Targets of which a peak within a binade matters least."""
+
+
+@pytest.mark.parametrize("distribution", ["normal", "Laplace"])
+@pytest.mark.parametrize(
+    ("mean", "part"), [(3, 11), (5, 4), (10, 7), (20, 1), (20, 11), (30, 10), (50, 16), (100, 0)]
+)
+def test_a_mean_far_from_zero(mean: int, part: int, distribution: str) -> None:
+    """The bounds of `surveys.md`; where in a binade the mean is decides how large errors are."""
+    rng = np.random.default_rng(part)
+    deviations = (
+        rng.standard_normal(SIZE) if distribution == "normal" else rng.laplace(size=SIZE) / 2**0.5
+    )
+    x = (2 ** (part / 24) * (mean + deviations)).astype(np.float32)
+    survey = castwise.survey(x)
+    for target in [*FORMATS, *(row.name for row in schemes())]:
+        predicted = survey.predict(target).sqnr_db
+        if predicted is None or (target in FORMATS and not castwise.finfo(target).signed):
+            continue  # of formats without a sign a survey does not see that all are positive
+        if target in FORMATS:
+            _, report = castwise.cast(x, target, report=True)
+        else:
+            report = quantize(x, target).report(x)
+        bound = 1 if target in STEADY else 4 if mean <= 10 else 13
+        assert predicted == pytest.approx(report.sqnr_db, abs=bound), target
+
+
 def placed(x: Array, value: object, number: int) -> Array:
     """Put values at some places."""
     x.reshape(-1)[RNG.choice(x.size, number, replace=False)] = value
