@@ -304,12 +304,24 @@ def test_tensors_of_other_layouts() -> None:
     sparse = torch.eye(2).to_sparse()
     assert castwise.cast(sparse, "float16").dtype == torch.float16
     for options in ({"dtype": "float8_e4m3fn"}, {"dtype": "float16", "overflow": "saturate"}):
+        words = f"^tensor has the layout torch.sparse_coo, and .* range of torch.{options['dtype']}"
         with pytest.raises(
-            ValueError, match=r"layout torch\.sparse_coo.*give tensor\.to_dense\(\)"
+            ValueError, match=words + r"; give .*to_dense\(\), or its values\(\)\.$"
         ):
             castwise.cast(sparse, **options)
-        with pytest.raises(ValueError, match=r"nested; give tensor\..*tensor\.unbind\(\)"):
+        uncoalesced = torch.sparse_coo_tensor([[0, 0]], torch.ones(2), check_invariants=True)
+        with pytest.raises(ValueError, match=r"; give tensor\.to_dense\(\)\.$"):
+            castwise.cast(uncoalesced, **options)
+    for options in ({"dtype": "int8"}, {"dtype": "float16", "overflow": "saturate"}):
+        with pytest.raises(
+            ValueError,
+            match=r"^tensor is nested, and torch cannot .*; give .* tensors of tensor\.unbind",
+        ):
             castwise.cast(nested, **options)
+    jagged = torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged)
+    for tensor in (nested, jagged, sparse):
+        with pytest.raises(ValueError, match=r"^overflow='saturate' from .*int8 is for dense .*; "):
+            castwise.cast(tensor, "int8", overflow="saturate")
     for layout in (torch.strided, torch.jagged):
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
         with pytest.raises(
@@ -318,6 +330,16 @@ def test_tensors_of_other_layouts() -> None:
             castwise.cast(nested, "float16", report=True)
     jagged = castwise.cast(nested, "float16", overflow="saturate")
     assert [each.dtype for each in jagged.unbind()] == [torch.float16] * 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_become_float8_as_their_parts_do(layout: torch.layout) -> None:
+    parts = [torch.tensor([1.3, -464.0, 465.0]), torch.tensor([-np.inf, np.nan, 0.0, -1e9])]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    for each, part in zip(castwise.cast(nested, "float8_e4m3fn").unbind(), parts, strict=True):
+        expected = castwise.cast(part, "float8_e4m3fn")
+        np.testing.assert_array_equal(each.float(), expected.float())
 
 
 def test_imaginary_parts_are_not_lost_elsewhere_either() -> None:

@@ -128,6 +128,36 @@ def test_every_format(name: str, target: str, scale: float) -> None:
     assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=NEAR)
 
 
+STEADY = {"bfloat16", "mxint8"} | {
+    f"int{bits}_{blocks}" for bits in (5, 6, 8) for blocks in ("channel", "group")
+}
+"""Targets of which a peak within a binade matters least."""
+
+
+@pytest.mark.parametrize("distribution", ["normal", "Laplace"])
+@pytest.mark.parametrize(
+    ("mean", "part"), [(3, 11), (5, 4), (10, 7), (20, 1), (20, 11), (30, 10), (50, 16), (100, 0)]
+)
+def test_a_mean_far_from_zero(mean: int, part: int, distribution: str) -> None:
+    """The bounds of `surveys.md`; where in a binade the mean is decides how large errors are."""
+    rng = np.random.default_rng(part)
+    deviations = (
+        rng.standard_normal(SIZE) if distribution == "normal" else rng.laplace(size=SIZE) / 2**0.5
+    )
+    x = (2 ** (part / 24) * (mean + deviations)).astype(np.float32)
+    survey = castwise.survey(x)
+    for target in [*FORMATS, *(row.name for row in schemes())]:
+        predicted = survey.predict(target).sqnr_db
+        if predicted is None or (target in FORMATS and not castwise.finfo(target).signed):
+            continue  # of formats without a sign a survey does not see that all are positive
+        if target in FORMATS:
+            _, report = castwise.cast(x, target, report=True)
+        else:
+            report = quantize(x, target).report(x)
+        bound = 1 if target in STEADY else 4 if mean <= 10 else 13
+        assert predicted == pytest.approx(report.sqnr_db, abs=bound), target
+
+
 def placed(x: Array, value: object, number: int) -> Array:
     """Put values at some places."""
     x.reshape(-1)[RNG.choice(x.size, number, replace=False)] = value
@@ -257,6 +287,18 @@ def test_numbers_below_the_range_of_a_format_without_a_sign() -> None:
     assert prediction.saturated == report.saturated == 100
 
 
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize(
+    "values", [[0.0] * 7, [0.0, 0.0, math.nan, math.inf], [0.0] * 9 + [-3.0, 3.0] * 500]
+)
+def test_zeros_in_a_format_without_them(values: list[float], overflow: Overflow) -> None:
+    _, report = castwise.cast(np.array(values), "float8_e8m0fnu", overflow=overflow, report=True)
+    prediction = castwise.survey(values).predict("float8_e8m0fnu", overflow=overflow)
+    for field in ("overflowed", "saturated", "underflowed", "zero_in"):
+        assert getattr(prediction, field) == getattr(report, field), field
+    assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=1e-6, nan_ok=True)
+
+
 def test_overflow() -> None:
     survey = castwise.survey([1.0, 1000.0])
     assert survey.predict("float8_e4m3fn").sqnr_db == -math.inf
@@ -366,6 +408,18 @@ def test_integers_beyond_the_range(target: str, overflow: Overflow, value: float
     for name in ("overflowed", "saturated", "underflowed"):
         assert getattr(prediction, name) == getattr(report, name), name
     assert prediction.sqnr_db == pytest.approx(report.sqnr_db, abs=1e-3)
+
+
+@pytest.mark.parametrize("target", ["uint32", "int64", "uint64"])
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("value", [0.25, 1.5, 2.0**63, 2.0**64, 1e20])
+def test_wide_integers_beyond_the_range(target: str, overflow: Overflow, value: float) -> None:
+    """One beyond a limit of 64 bits is the same float64 as the limit."""
+    x = np.array([value, -value] * 2)
+    _, report = castwise.cast(x, target, overflow=overflow, report=True)
+    prediction = castwise.survey(x).predict(target, overflow=overflow)
+    for name in ("overflowed", "saturated", "underflowed"):
+        assert getattr(prediction, name) == getattr(report, name), name
 
 
 @pytest.mark.parametrize("target", ["float32", "bfloat16", "float8_e4m3fn", "int8", "nvfp4"])

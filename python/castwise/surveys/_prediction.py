@@ -187,10 +187,11 @@ def _predict_cast(
         totals.add([*magnitudes.values], [*magnitudes.values.values()])
     else:
         _add_smooth(totals, magnitudes, info, scale)
+    totals.add_constant(math.inf, magnitudes.infinities)
+    totals.add_constant(0.0, magnitudes.zeros)
     # A number that becomes none is lost, whatever the density of the others.
     noise = math.inf if _round(totals.no_numbers) else totals.noise
     is_known = magnitudes.values is not None or _is_smooth(magnitudes) or noise == math.inf
-    totals.add_infinities(magnitudes.infinities)
     return Prediction(
         info.name,
         magnitudes.elements,
@@ -289,10 +290,10 @@ class _Totals:
         results = cast_array(values, self._dtype, scale=self._scale, overflow=self._overflow)
         return cast_array(results, np.float64)
 
-    def add_infinities(self, elements: int) -> None:
-        """Count infinities: a format keeps those of either sign, or of none."""
-        _, report = cast_array(
-            np.array([math.inf]),
+    def add_constant(self, value: float, elements: int) -> None:
+        """Count zeros, or infinities: a format keeps those of either sign, or of none."""
+        result, report = cast_array(
+            np.array([value]),
             self._dtype,
             scale=self._scale,
             overflow=self._overflow,
@@ -300,6 +301,12 @@ class _Totals:
         )
         self.overflows += elements * report.overflowed
         self.saturations += elements * report.saturated
+        if value == 0:  # float8_e8m0fnu has no zero; reports leave infinities out of the noise
+            error = float(cast_array(result, np.float64)[0])
+            if math.isnan(error):
+                self.no_numbers += elements
+            else:
+                self.noise += elements * (error * self._unit) ** 2
 
     def add(
         self, magnitudes: ArrayLike, elements: ArrayLike, exact: NDArray[np.bool_] | None = None
@@ -320,7 +327,9 @@ class _Totals:
         lost_part = ~np.isfinite(results)
         # A number that rounds to the largest value is not beyond the range.
         least_beyond, lowest = _least_beyond(info), float(info.min)
-        if info.kind != "float" or lowest < 0:
+        if info.kind != "float":  # one below the lowest of 64 bits is no float64
+            lowest = min(lowest - 1, math.nextafter(lowest, -math.inf))
+        elif lowest < 0:
             lowest -= least_beyond - float(info.max)
         beyond = ((products >= least_beyond) | (products <= lowest)) & ~lost_part
         wraparounds = np.zeros_like(beyond)

@@ -149,10 +149,11 @@ class Survey(Rendered):
         Magnitudes are taken to lie in a binade as its count and its sum of squares say, but for the
         largest, which is known: so no overflow is missed. For normal, Laplace and t
         distributions around zero and 10,000 elements or more, the ratio of signal to noise is
-        within 0.5 dB of what is measured. Of at most 128 different magnitudes, casts to floats
-        with a sign are predicted exactly. A survey counts no signs: half of the elements are taken
-        to be negative, which formats without a sign do not hold. Numbers that bfloat16 or float16
-        holds are taken for weights of that dtype.
+        within 0.5 dB of what is measured. Around a mean of 3 to 10 standard deviations it is
+        within 4 dB, and of 20 to 100 within 13 dB. Of at most 128 different magnitudes, casts to
+        floats with a sign are predicted exactly. A survey counts no signs: half of the elements
+        are taken to be negative, which formats without a sign do not hold. Numbers that bfloat16 or
+        float16 holds are taken for weights of that dtype.
 
         The ratio is None where such a density tells too little: a scheme of few different
         magnitudes, or of numbers of few bits; magnitudes, or those of each block, that are all

@@ -196,7 +196,7 @@ def _obstacle_of_numpy(tensor: Any) -> str | None:
 def layout_obstacle(tensor: Any) -> str | None:
     """Say in which layout a tensor is that has no strides, and what to call; None if it has."""
     if tensor.is_nested:  # torch.jagged, too, of which torch makes no dense tensor
-        return "is nested; give tensor.to_padded_tensor(0.0), or those of tensor.unbind()"
+        return "is nested; give tensor.to_padded_tensor(0.0), or the tensors of tensor.unbind()"
     if tensor.layout is not torch.strided:
         return f"has the layout {tensor.layout}; give tensor.to_dense()"
     return None

@@ -314,10 +314,8 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     saturates = options.get("overflow") == "saturate"
     if not (tensor.is_floating_point() and target.is_floating_point):
         if saturates:
-            raise ValueError(
-                f"overflow='saturate' from {tensor.dtype} to {target} is for tensors on the CPU; "
-                "give tensor.cpu(), or leave overflow out."
-            )
+            subject = f"overflow='saturate' from {tensor.dtype} to {target}"
+            raise ValueError(_only_on_host(subject, tensor, "leave overflow out"))
         if tensor.is_floating_point() and target is not torch.bool and not target.is_complex:
             return _to_integer(tensor, target, options.get("rounding") is not None)
         return tensor.to(target, copy=options.get("copy", True))
@@ -325,11 +323,14 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     if row.specials == "exponent-only" and tensor.dtype != target:
         raise ValueError(f"torch has rules of its own for {target}; give tensor.cpu().")
     if saturates:
+        _refuse_layout(tensor, target)
         return _wide(tensor, target).clamp(-row.max, row.max).to(target)
     if row.specials != "finite-nan" or tensor.dtype == target:
         return tensor.to(target, copy=options.get("copy", True))
     # On some devices torch gives the largest value here, and castwise NaN. Half a step above the
     # largest value is still rounded down to it, because its last bit is even.
+    if not tensor.is_nested:  # in which torch compares, and writes where a mask is
+        _refuse_layout(tensor, target)
     half_step = 2.0 ** (math.frexp(row.max)[1] - 1) * row.eps / 2
     wide = _wide(tensor, target)
     return wide.masked_fill(wide.abs() > row.max + half_step, torch.nan).to(target)
@@ -347,6 +348,7 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
 
 def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:
     """Clamp floats to an integer dtype; NaN becomes 0."""
+    _refuse_layout(tensor, target)
     limits = torch.iinfo(target)
     wide = _wide(tensor, target)
     whole = wide.round() if nearest else wide.trunc()
@@ -356,10 +358,20 @@ def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:
     return inside.masked_fill(above, limits.max).masked_fill(below, limits.min)
 
 
+def _refuse_layout(tensor: Any, target: Any) -> None:
+    """Raise ValueError for a layout in which torch does not limit elements to a range."""
+    if tensor.layout is not torch.jagged and (obstacle := layout_obstacle(tensor)) is not None:
+        fact, remedy = obstacle.split("; ")
+        if "sparse" in str(tensor.layout) and (not tensor.is_sparse or tensor.is_coalesced()):
+            remedy += ", or its values()"
+        raise ValueError(
+            f"tensor {fact}, and torch cannot limit such a tensor to the range of {target}; "
+            f"{remedy}."
+        )
+
+
 def _wide(tensor: Any, target: Any) -> Any:
     """Return the tensor in a dtype that holds all its values and the limits of the target."""
-    if tensor.layout is not torch.jagged and (obstacle := layout_obstacle(tensor)) is not None:
-        raise ValueError(f"torch cannot limit to what {target} has a tensor that {obstacle}.")
     needs_float64 = torch.float64 in (tensor.dtype, target)
     return tensor.to(torch.float64 if needs_float64 else torch.float32)
 
