@@ -343,6 +343,19 @@ def test_an_embedding_of_gptqmodel(tmp_path: Path, module: str) -> None:
         checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
 
 
+@pytest.mark.parametrize("module", ["embed_out", "context_embedder"])
+def test_a_linear_layer_called_after_embeddings(tmp_path: Path, module: str) -> None:
+    """GPT-NeoX's head and a projection of diffusers are no embeddings."""
+    model = MODELS["gptq, 4 bits"]()
+    plain = model.plain["a.weight"]
+    model.tensors = {
+        f"{module}.{name[2:]}" if name.startswith("a.") else name: array
+        for name, array in model.tensors.items()
+    }
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+    np.testing.assert_array_equal(checkpoint.load(tmp_path / "out")[f"{module}.weight"], plain)
+
+
 @pytest.mark.parametrize(
     ("section", "match"),
     [

@@ -257,7 +257,7 @@ def _least_beyond(info: FormatInfo) -> float:
     # The largest value is below 2^e by frexp, so its last place is 2^(e - 1 - mantissa bits).
     place = math.ldexp(1.0, math.frexp(largest)[1] - 1 - info.mantissa_bits)
     middle = largest + place / 2
-    # The middle rounds to the even neighbor: of float8_e4m3fn alone that is the largest value.
+    # The middle rounds to the even neighbor, which is the largest value where the next code is NaN.
     return middle if largest / place % 2 else math.nextafter(middle, math.inf)
 
 

@@ -187,18 +187,18 @@ def _obstacle_of_numpy(tensor: Any) -> str | None:
     if not tensor.is_cpu:
         return f"is on device {tensor.device}; give tensor.cpu()"
     if (obstacle := layout_obstacle(tensor)) is not None:
-        return obstacle
+        return "; ".join(obstacle)
     if tensor.is_conj():
         return "waits to be conjugated; give tensor.resolve_conj()"
     return "waits to be negated; give tensor.resolve_neg()" if tensor.is_neg() else None
 
 
-def layout_obstacle(tensor: Any) -> str | None:
-    """Say in which layout a tensor is that has no strides, and what to call; None if it has."""
+def layout_obstacle(tensor: Any) -> tuple[str, str] | None:
+    """Say which layout without strides a tensor has, and the remedy; None if it has strides."""
     if tensor.is_nested:  # torch.jagged, too, of which torch makes no dense tensor
-        return "is nested; give tensor.to_padded_tensor(0.0), or the tensors of tensor.unbind()"
+        return "is nested", "give tensor.to_padded_tensor(0.0), or the tensors of tensor.unbind()"
     if tensor.layout is not torch.strided:
-        return f"has the layout {tensor.layout}; give tensor.to_dense()"
+        return f"has the layout {tensor.layout}", "give tensor.to_dense()"
     return None
 
 

@@ -299,7 +299,7 @@ def _only_on_host(subject: str, tensor: Any, remedy: str) -> str:
             f"{remedy}, or cast outside of them."
         )
     if tensor.is_cpu and (obstacle := layout_obstacle(tensor)) is not None:
-        return f"{subject} is for dense tensors; this one {obstacle}, or {remedy}."
+        return f"{subject} is for dense tensors; this one {'; '.join(obstacle)}, or {remedy}."
     return (
         f"{subject} is for tensors on the CPU; this one is on {tensor.device} ({tensor.layout}). "
         f"Give tensor.cpu(), or {remedy}."
@@ -361,7 +361,7 @@ def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:
 def _refuse_layout(tensor: Any, target: Any) -> None:
     """Raise ValueError for a layout in which torch does not limit elements to a range."""
     if tensor.layout is not torch.jagged and (obstacle := layout_obstacle(tensor)) is not None:
-        fact, remedy = obstacle.split("; ")
+        fact, remedy = obstacle
         if "sparse" in str(tensor.layout) and (not tensor.is_sparse or tensor.is_coalesced()):
             remedy += ", or its values()"
         raise ValueError(

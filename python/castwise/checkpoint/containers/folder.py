@@ -270,16 +270,19 @@ def _check_forms(
 def _check_shards(index: Path, shards: Mapping[str, Reader], listed: Collection[str]) -> None:
     """Warn of tensors that loaders take from one of two shards, or that they may not find."""
     shard_of: dict[str, str] = {}
+    names_in_two: dict[tuple[str, str], list[str]] = {}
     for name, shard in shards.items():
         for tensor in shard.tensors:
             if (other := shard_of.setdefault(tensor, name)) != name:
-                _LOGGER.warning(
-                    "%s: tensor %r is in %r and in %r, and loaders take either; leave it in one",
-                    index.parent,
-                    tensor,
-                    other,
-                    name,
-                )
+                names_in_two.setdefault((other, name), []).append(tensor)
+    for (other, name), tensors in names_in_two.items():
+        _LOGGER.warning(
+            "%s: %r and %r both have %s, and loaders take either; leave each tensor in one shard",
+            index.parent,
+            other,
+            name,
+            join_names(tensors),
+        )
     if unlisted := [tensor for tensor in shard_of if tensor not in listed]:
         _LOGGER.warning(
             "%s does not list %s of its shards; list them, or loaders may miss them",

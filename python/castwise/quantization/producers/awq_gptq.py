@@ -45,7 +45,10 @@ _DEFAULT_FORMAT = {"gptq": "gptq", "awq": "gemm"}
 # Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words.
 _PLANAR_BITS = (3, 5, 6, 7)
 # GPTQModel packs an embedding with its tokens as inputs, and does not transpose what it decodes.
-_EMBEDDING = re.compile(r"(?:.*\.)?(?:[^.]*embed[^.]*|wte|shared)")
+# Linear layers such as `embed_out` or `context_embedder` have names of their own.
+_EMBEDDING = re.compile(
+    r"(?:.*\.)?(?:embed_tokens|embed_in|wte|shared|(?:word_|token_|tok_)?embeddings?)"
+)
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
